@@ -1,0 +1,24 @@
+"""What the autograd functions of this folder share."""
+import torch
+
+
+def grad_needed(*tensors):
+    """bool: whether autograd records an operation on these tensors (``None`` among them is passed over)."""
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+def autocast(x, *others):
+    """Cast to the dtype that autocast gives matrix products and convolutions on ``x``'s device, as torch's own do."""
+    tensors = (x, *others)
+    device = x.device.type
+    if not torch.is_autocast_enabled(device):
+        return tensors
+    dtype = torch.get_autocast_dtype(device)
+    return tuple(t.to(dtype) if t is not None and t.dtype != torch.float64 else t for t in tensors)
+
+
+def autocast_float32(*tensors):
+    """Cast to float32 where autocast is on: the operations that torch's autocast keeps in full precision."""
+    if not torch.is_autocast_enabled(tensors[0].device.type):
+        return tensors
+    return tuple(t.float() if t is not None and t.dtype != torch.float64 else t for t in tensors)

@@ -1,0 +1,90 @@
+"""GELU that keeps its input quantised; what consumes its output rebuilds GELU of that."""
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
+
+from .. import ops
+from ..saved import SavedActivation, attach, lookup
+from ..saved.quantizer import QUANTIZED_DTYPES
+from ._autograd import grad_needed
+
+
+def _rebuild(codes, ranges, *, layout, bits, block_size, tanh, dtype):
+    return layout.restore(
+        ops.gelu_dequantize(codes, ranges, layout.outer, layout.groups, layout.inner, bits, block_size, tanh, dtype))
+
+
+class _GELU(torch.autograd.Function):
+
+    @staticmethod
+    def forward(ctx, x, channel_dim, tanh, quantizer, box):
+        x3, layout = quantizer.grouped(x, channel_dim)
+        ranges = quantizer.ranges(layout.groups, partial(ops.group_range, x3))
+        bits, block_size, seed, stochastic = quantizer.arguments()
+        y, codes, found = ops.gelu_quantize(x3, ranges, bits, block_size, seed, stochastic, tanh)
+        quantizer.update(found)
+        ranges = found if ranges is None else ranges
+        box.extend((codes, ranges, layout))
+        ctx.save_for_backward(codes, ranges)
+        ctx.layout, ctx.arguments = layout, (bits, block_size, tanh)
+        return layout.restore(y)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        codes, ranges = ctx.saved_tensors
+        layout = ctx.layout
+        grad = grad.permute(layout.order).reshape(layout.outer, layout.groups, layout.inner)
+        return layout.restore(ops.gelu_backward(grad, codes, ranges, *ctx.arguments)), None, None, None, None
+
+
+class _GELUOfSaved(torch.autograd.Function):
+
+    @staticmethod
+    def forward(ctx, x, approximate, saved):
+        ctx.rebuild, ctx.approximate = saved.rebuild, approximate
+        ctx.save_for_backward(*saved.tensors)
+        return F.gelu(x, approximate=approximate)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        x = ctx.rebuild(*ctx.saved_tensors).to(grad.dtype)
+        return torch.ops.aten.gelu_backward(grad, x, approximate=ctx.approximate), None, None
+
+
+
+def gelu(x, approximate, quantizer, channel_dim=-1):
+    """``torch.nn.functional.gelu`` that keeps its input's saved form.
+
+    Args:
+        x (Tensor): any shape.
+        approximate (str): ``'none'`` or ``'tanh'``.
+        quantizer (Quantizer): for the input.
+        channel_dim (int): the dimension that is cut into groups.
+
+    Returns:
+        Tensor: as ``x``, equal to stock's to rounding.
+    """
+    if not grad_needed(x) or x.dtype not in QUANTIZED_DTYPES:
+        return F.gelu(x, approximate=approximate)
+    held = lookup(x) if quantizer.reuse else None
+    if held is not None:
+        y = _GELUOfSaved.apply(x, approximate, held)
+        return attach(y, SavedActivation(held.tensors, partial(_gelu_of, held.rebuild, approximate), y.shape, 'derived',
+                                         held.cost))
+    box = []
+    tanh = approximate == 'tanh'
+    y = _GELU.apply(x, channel_dim, tanh, quantizer, box)
+    if quantizer.reuse:
+        codes, ranges, layout = box
+        rebuild = partial(_rebuild, layout=layout, bits=quantizer.config.bits, block_size=quantizer.block_size, tanh=tanh,
+                          dtype=y.dtype)
+        attach(y, SavedActivation((codes, ranges), rebuild, y.shape, 'derived'))
+    return y
+
+
+def _gelu_of(rebuild, approximate, *tensors):
+    return F.gelu(rebuild(*tensors), approximate=approximate)
