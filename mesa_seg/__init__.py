@@ -1,4 +1,12 @@
-from mesa_seg import ops
-from mesa_seg.version import __version__
+"""Mesa-Seg: segmentation transformers that train in a fraction of their memory.
 
-__all__ = ['__version__', 'ops']
+Importing it registers its backbones, heads, losses and hooks with mmseg.
+"""
+from . import (
+    models,  # noqa: F401
+    ops,
+)
+from .nn import convert
+from .version import __version__
+
+__all__ = ['__version__', 'convert', 'ops']

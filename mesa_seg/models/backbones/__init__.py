@@ -1,0 +1,3 @@
+from .swin import MesaSwinTransformer
+
+__all__ = ['MesaSwinTransformer']

@@ -1,0 +1,10 @@
+"""The fully convolutional head (arXiv 1411.4038) whose activations are kept compressed."""
+from mmseg.models.decode_heads import FCNHead
+from mmseg.registry import MODELS
+
+from ..component import MesaComponent
+
+
+@MODELS.register_module()
+class MesaFCNHead(MesaComponent, FCNHead):
+    """mmseg's ``FCNHead``: the same arguments and checkpoints, and ``mesa=dict(...)``."""
