@@ -81,7 +81,9 @@ def window_attention_backward(grad, qkv, pad, bias, heads, window, shift, scale)
     batch, height, width, channels, tokens = check(qkv, pad, bias, heads, window, shift)
     if list(grad.shape) != [batch, height, width, channels]:
         raise RuntimeError(f'grad: expected [B, H, W, C] = [{batch}, {height}, {width}, {channels}], '
-                         f'got {list(grad.shape)}')
+                           f'got {list(grad.shape)}')
+    if grad.dtype != qkv.dtype:
+        raise RuntimeError(f"grad: expected qkv's dtype {qkv.dtype}, got {grad.dtype}")
     if qkv.numel() == 0:
         return torch.empty_like(qkv), bias.new_zeros(3 * channels).float(), torch.zeros_like(bias).float()
     index, q, k, v, p = _probabilities(qkv, pad, bias, heads, window, shift, scale)

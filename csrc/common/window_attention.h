@@ -1,0 +1,48 @@
+#pragma once
+// Where the tokens of a shifted window lie in the unpadded map. The map [height, width] is padded at the right and the
+// bottom to multiples of the window, rolled by -shift in both directions and cut into windows, row by row.
+#include <stdint.h>
+#include "host_device.h"
+namespace mesa {
+
+constexpr float kRegionMask = -100.0f;  // added to the logit of a pair that only the roll brought together
+
+struct WindowMap {
+  int height, width, window, shift;
+  int rows, columns;  // windows along each side
+};
+
+MESA_HD WindowMap window_map(int height, int width, int window, int shift) {
+  WindowMap m;
+  m.height = height;
+  m.width = width;
+  m.window = window;
+  m.shift = shift;
+  m.rows = (height + window - 1) / window;
+  m.columns = (width + window - 1) / window;
+  return m;
+}
+
+// Token y * width + x at (row, column) of window w, or -1 where the map is padded.
+MESA_HD int window_token(const WindowMap& m, int w, int row, int column) {
+  int y = w / m.columns * m.window + row + m.shift;
+  int x = w % m.columns * m.window + column + m.shift;
+  y -= y >= m.rows * m.window ? m.rows * m.window : 0;
+  x -= x >= m.columns * m.window ? m.columns * m.window : 0;
+  return y < m.height && x < m.width ? y * m.width + x : -1;
+}
+
+// Only windows of the last row and the last column hold tokens of more than one region.
+MESA_HD bool window_has_regions(const WindowMap& m, int w) {
+  return m.shift > 0 && (w / m.columns == m.rows - 1 || w % m.columns == m.columns - 1);
+}
+
+// Region of (row, column) of window w, 0..3: pairs of different regions are masked. Telling apart what lies in one
+// window is enough: in the last row of windows, what the roll carried from the top is another region than the rest.
+MESA_HD int window_region(const WindowMap& m, int w, int row, int column) {
+  const int low = w / m.columns == m.rows - 1 && row >= m.window - m.shift;
+  const int right = w % m.columns == m.columns - 1 && column >= m.window - m.shift;
+  return 2 * low + right;
+}
+
+}  // namespace mesa

@@ -1,0 +1,340 @@
+// Window attention between qkv and proj, forward and backward: arguments, work sharing, and the choice of the kernel's
+// instruction set. No tensor larger than one N x N map per thread (and, backward, kPartials of them) is made.
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/ScalarType.h>
+#include <torch/headeronly/util/BFloat16.h>
+#include <torch/headeronly/util/Half.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <algorithm>
+#include <memory>
+#include <new>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <vector>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+#include "../common/window_attention.h"
+
+namespace mesa {
+namespace {
+
+using torch::stable::Tensor;
+using ScalarType = torch::headeronly::ScalarType;
+
+constexpr int kAlign = 16;       // rows of the scratch buffers are padded to this many floats
+constexpr int kPartials = 64;    // bias gradients that are summed apart from each other, over all heads
+
+struct Problem {
+  const void* qkv;
+  const void* grad;
+  void* out;            // the output, or gqkv
+  const float* pad;     // [3C] or null
+  const float* bias;    // [heads, N, padded N], -inf in the padding
+  WindowMap map;
+  int batch, heads, dim, channels, tokens, dim_padded, tokens_padded;
+  float scale;
+  int64_t map_tokens() const { return (int64_t)map.height * map.width; }
+  int64_t windows() const { return (int64_t)map.rows * map.columns; }
+};
+
+// What is where in one window; the arrays belong to the thread.
+struct Places {
+  int* token;       // [N] token of each position, -1 where padded
+  int* real;        // positions that hold a token
+  int* padded;      // the other positions
+  int* keys;        // real, then the first padded one: padded keys are all the same
+  int real_count, padded_count;
+  float* region;    // [padded N]
+  float* regions;   // region, or null where the window holds one region only
+  float* inverse;   // [N] scratch: 1 / sum of a row's exponentials
+};
+
+void find_places(Places& places, const WindowMap& map, int w) {
+  places.real_count = places.padded_count = 0;
+  places.regions = window_has_regions(map, w) ? places.region : nullptr;
+  for (int row = 0, p = 0; row < map.window; ++row)
+    for (int column = 0; column < map.window; ++column, ++p) {
+      const int token = window_token(map, w, row, column);
+      places.token[p] = token;
+      if (token >= 0)
+        places.keys[places.real_count] = places.real[places.real_count] = p, ++places.real_count;
+      else
+        places.padded[places.padded_count++] = p;
+      places.region[p] = (float)window_region(map, w, row, column);
+    }
+  if (places.padded_count) places.keys[places.real_count] = places.padded[0];
+}
+
+// Hands out pieces of a buffer.
+struct Scratch {
+  float* next;
+  explicit Scratch(float* buffer) : next(buffer) {}
+  float* take(int64_t n) {
+    float* p = next;
+    next += (n + kAlign - 1) / kAlign * kAlign;
+    return p;
+  }
+};
+
+// A thread's memory, zeroed: the padding of the buffers stays zero.
+struct Workspace {
+  std::unique_ptr<float, decltype(&free)> memory{nullptr, &free};
+  std::vector<int> indices;
+  Places places;
+  float* scratch;
+  explicit Workspace(const Problem& p) : indices(4 * p.tokens + 1) {
+    const int64_t tile = (int64_t)p.tokens_padded * p.dim_padded, square = (int64_t)p.tokens * p.tokens_padded;
+    const int64_t size = 6 * tile + 2 * (square + kAlign) + 2 * p.tokens_padded;
+    memory.reset(static_cast<float*>(aligned_alloc(64, (size * sizeof(float) + 63) / 64 * 64)));
+    if (!memory) throw std::bad_alloc();
+    std::fill_n(memory.get(), size, 0.0f);
+    places.token = indices.data();
+    places.real = places.token + p.tokens;
+    places.padded = places.real + p.tokens;
+    places.keys = places.padded + p.tokens;
+    places.region = memory.get();
+    places.inverse = places.region + p.tokens_padded;
+    scratch = places.inverse + p.tokens_padded;
+  }
+};
+
+namespace plain {
+#define MESA_TARGET
+#define MESA_LANES 4
+#define MESA_ROWS 6
+#define MESA_FMA(a, b, c) ((a) * (b) + (c))
+#define MESA_MAX(a, b) ((a) > (b) ? (a) : (b))
+#include "window_attention_kernel.h"
+#undef MESA_TARGET
+#undef MESA_LANES
+#undef MESA_ROWS
+#undef MESA_FMA
+#undef MESA_MAX
+}  // namespace plain
+
+#if defined(__x86_64__)
+namespace v3 {
+#define MESA_TARGET __attribute__((target("avx2,fma,f16c")))
+#define MESA_LANES 8
+#define MESA_ROWS 6
+#define MESA_FMA(a, b, c) ((Vec)_mm256_fmadd_ps((a), (b), (c)))
+#define MESA_MAX(a, b) ((Vec)_mm256_max_ps((a), (b)))
+#include "window_attention_kernel.h"
+#undef MESA_TARGET
+#undef MESA_LANES
+#undef MESA_ROWS
+#undef MESA_FMA
+#undef MESA_MAX
+}  // namespace v3
+namespace v4 {
+#define MESA_TARGET __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512cd,avx512dq,avx512vl,prefer-vector-width=512")))
+#define MESA_LANES 16
+#define MESA_ROWS 7
+#define MESA_FMA(a, b, c) ((Vec)_mm512_fmadd_ps((a), (b), (c)))
+#define MESA_MAX(a, b) ((Vec)_mm512_maskz_max_ps(0xffff, (a), (b)))  // unmasked: a false warning in GCC 12
+#include "window_attention_kernel.h"
+#undef MESA_TARGET
+#undef MESA_LANES
+#undef MESA_ROWS
+#undef MESA_FMA
+#undef MESA_MAX
+}  // namespace v4
+
+// The best set that the processor has and ATEN_CPU_CAPABILITY (torch's own switch: default, avx2, avx512) allows.
+int instruction_set() {
+  static const int level = [] {
+    __builtin_cpu_init();
+    const char* const limit = getenv("ATEN_CPU_CAPABILITY");
+    const auto limited = [&](const char* to) { return limit && !strcmp(limit, to); };
+    const bool three = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    const bool four = three && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512vl");
+    return !three || limited("default") ? 1 : !four || limited("avx2") ? 3 : 4;
+  }();
+  return level;
+}
+#define MESA_BEST(T, function) \
+  (instruction_set() == 4 ? v4::function<T> : instruction_set() == 3 ? v3::function<T> : plain::function<T>)
+#else
+#define MESA_BEST(T, function) plain::function<T>
+#endif
+
+template <class T>
+void run_forward(const Problem& p) {
+  const auto unit = MESA_BEST(T, forward_unit);
+  torch::stable::parallel_for(0, p.batch * p.windows() * p.heads, 4, [&](int64_t begin, int64_t end) {
+    Workspace w(p);
+    for (int64_t u = begin; u < end; ++u) {
+      const int64_t window = u / p.heads;
+      const int head = (int)(u % p.heads);
+      if (u == begin || head == 0) find_places(w.places, p.map, (int)(window % p.windows()));
+      unit(p, w.places, window / p.windows(), head, w.scratch);
+    }
+  });
+}
+
+// The windows are cut into the same runs whatever the number of threads; each run has a sum of its own, added in order.
+template <class T>
+void run_backward(const Problem& p, float* gpad, float* gbias) {
+  const auto unit = MESA_BEST(T, backward_unit);
+  const int64_t windows = p.batch * p.windows();
+  const int64_t runs = std::min<int64_t>(windows, (kPartials + p.heads - 1) / p.heads);
+  const int64_t map = (int64_t)p.tokens * p.tokens_padded, sum = map + 2 * p.dim;
+  std::vector<float> sums(runs * p.heads * sum, 0.0f);
+  torch::stable::parallel_for(0, runs * p.heads, 1, [&](int64_t begin, int64_t end) {
+    Workspace w(p);
+    for (int64_t u = begin; u < end; ++u) {
+      const int64_t run = u / p.heads;
+      float* to = sums.data() + u * sum;
+      for (int64_t window = windows * run / runs; window < windows * (run + 1) / runs; ++window) {
+        find_places(w.places, p.map, (int)(window % p.windows()));
+        unit(p, w.places, window / p.windows(), (int)(u % p.heads), w.scratch, to, to + map);
+      }
+    }
+  });
+  torch::stable::parallel_for(0, (int64_t)p.heads * p.tokens, 64, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* from = sums.data() + r / p.tokens * sum + r % p.tokens * p.tokens_padded;
+      float* to = gbias + r * p.tokens;
+      std::copy_n(from, p.tokens, to);
+      for (int64_t run = 1; run < runs; ++run) {
+        from += p.heads * sum;
+        for (int j = 0; j < p.tokens; ++j) to[j] += from[j];
+      }
+    }
+  });
+  std::fill_n(gpad, 3 * p.channels, 0.0f);
+  for (int64_t u = 0; u < runs * p.heads; ++u)
+    for (int i = 0; i < 2 * p.dim; ++i)
+      gpad[(1 + i / p.dim) * p.channels + u % p.heads * p.dim + i % p.dim] += sums[u * sum + map + i];
+}
+
+std::string shape_of(const Tensor& x) {
+  std::string text = "[";
+  for (int64_t i = 0; i < x.dim(); ++i) text += (i ? ", " : "") + std::to_string(x.size(i));
+  return text + "]";
+}
+
+bool has_shape(const Tensor& x, std::initializer_list<int64_t> shape) {
+  if (x.dim() != (int64_t)shape.size()) return false;
+  int64_t i = 0;
+  for (const int64_t n : shape)
+    if (x.size(i++) != n) return false;
+  return true;
+}
+
+void check_dtype(const char* name, const Tensor& x) {
+  const ScalarType t = x.scalar_type();
+  STD_TORCH_CHECK(t == ScalarType::Float || t == ScalarType::Half || t == ScalarType::BFloat16, name,
+                  ": expected float32, float16 or bfloat16, got dtype number ", (int)t);
+}
+
+// Checked arguments and the float32 copies of the small ones.
+struct Arguments {
+  Problem problem;
+  Tensor qkv, pad;
+  std::vector<float> bias;
+};
+
+void read_arguments(Arguments& a, const Tensor& qkv, const std::optional<Tensor>& pad, const Tensor& bias, int64_t heads,
+                    int64_t window, int64_t shift, double scale) {
+  STD_TORCH_CHECK(qkv.dim() == 4, "qkv: expected [B, H, W, 3C], got ", shape_of(qkv));
+  check_dtype("qkv", qkv);
+  const int64_t width = qkv.size(3);
+  STD_TORCH_CHECK(heads > 0 && width % (3 * heads) == 0, "heads: expected a divisor of C with qkv [B, H, W, 3C], got ", heads,
+                  " for ", shape_of(qkv));
+  STD_TORCH_CHECK(window > 0 && window <= 64, "window: expected 1 to 64, got ", window);
+  STD_TORCH_CHECK(shift >= 0 && shift < window, "shift: expected 0 <= shift < window = ", window, ", got ", shift);
+  STD_TORCH_CHECK(!pad || has_shape(*pad, {width}), "pad: expected [3C] = [", width, "], got ", shape_of(*pad));
+  const int64_t n = window * window;
+  STD_TORCH_CHECK(has_shape(bias, {heads, n, n}), "bias: expected [heads, N, N] = [", heads, ", ", n, ", ", n, "], got ",
+                  shape_of(bias));
+  check_dtype("bias", bias);
+  STD_TORCH_CHECK(qkv.size(1) * qkv.size(2) < (int64_t)1 << 30, "qkv: expected fewer than 2^30 tokens a map, got ",
+                  shape_of(qkv));
+  Problem& p = a.problem;
+  a.qkv = torch::stable::contiguous(qkv);
+  p.qkv = a.qkv.const_data_ptr();
+  p.grad = nullptr;
+  p.out = nullptr;
+  p.pad = nullptr;
+  if (pad) {
+    check_dtype("pad", *pad);
+    a.pad = torch::stable::contiguous(torch::stable::to(*pad, ScalarType::Float));
+    p.pad = static_cast<const float*>(a.pad.const_data_ptr());
+  }
+  p.map = window_map((int)qkv.size(1), (int)qkv.size(2), (int)window, (int)shift);
+  p.batch = (int)qkv.size(0);
+  p.heads = (int)heads;
+  p.channels = (int)(width / 3);
+  p.dim = (int)(p.channels / heads);
+  p.tokens = (int)n;
+  p.dim_padded = (p.dim + kAlign - 1) / kAlign * kAlign;
+  p.tokens_padded = (p.tokens + kAlign - 1) / kAlign * kAlign;
+  p.scale = (float)scale;
+  const Tensor values = torch::stable::contiguous(torch::stable::to(bias, ScalarType::Float));
+  const float* from = static_cast<const float*>(values.const_data_ptr());
+  a.bias.assign(heads * n * p.tokens_padded, -INFINITY);
+  for (int64_t r = 0; r < heads * n; ++r) std::copy_n(from + r * n, n, a.bias.data() + r * p.tokens_padded);
+  p.bias = a.bias.data();
+}
+
+Tensor window_attention(const Tensor& qkv, const std::optional<Tensor>& pad, const Tensor& bias, int64_t heads,
+                        int64_t window, int64_t shift, double scale) {
+  Arguments a;
+  read_arguments(a, qkv, pad, bias, heads, window, shift, scale);
+  Problem& p = a.problem;
+  Tensor out = torch::stable::new_empty(a.qkv, {qkv.size(0), qkv.size(1), qkv.size(2), p.channels});
+  if (out.numel() == 0) return out;
+  p.out = out.mutable_data_ptr();
+  switch (qkv.scalar_type()) {
+    case ScalarType::Half: run_forward<torch::headeronly::Half>(p); break;
+    case ScalarType::BFloat16: run_forward<torch::headeronly::BFloat16>(p); break;
+    default: run_forward<float>(p);
+  }
+  return out;
+}
+
+std::tuple<Tensor, Tensor, Tensor> window_attention_backward(const Tensor& grad, const Tensor& qkv,
+                                                             const std::optional<Tensor>& pad, const Tensor& bias,
+                                                             int64_t heads, int64_t window, int64_t shift, double scale) {
+  Arguments a;
+  read_arguments(a, qkv, pad, bias, heads, window, shift, scale);
+  Problem& p = a.problem;
+  STD_TORCH_CHECK(has_shape(grad, {qkv.size(0), qkv.size(1), qkv.size(2), p.channels}),
+                  "grad: expected [B, H, W, C] beside qkv ", shape_of(qkv), ", got ", shape_of(grad));
+  STD_TORCH_CHECK(grad.scalar_type() == qkv.scalar_type(), "grad: expected qkv's dtype, number ", (int)qkv.scalar_type(),
+                  ", got number ", (int)grad.scalar_type());
+  Tensor gqkv = torch::stable::new_empty(a.qkv, {qkv.size(0), qkv.size(1), qkv.size(2), qkv.size(3)});
+  Tensor gpad = torch::stable::new_zeros(a.qkv, {qkv.size(3)}, ScalarType::Float);
+  Tensor gbias = torch::stable::new_zeros(a.qkv, {heads, p.tokens, p.tokens}, ScalarType::Float);
+  if (gqkv.numel() == 0) return {gqkv, gpad, gbias};
+  const Tensor g = torch::stable::contiguous(grad);
+  p.grad = g.const_data_ptr();
+  p.out = gqkv.mutable_data_ptr();
+  float* to_pad = static_cast<float*>(gpad.mutable_data_ptr());
+  float* to_bias = static_cast<float*>(gbias.mutable_data_ptr());
+  switch (qkv.scalar_type()) {
+    case ScalarType::Half: run_backward<torch::headeronly::Half>(p, to_pad, to_bias); break;
+    case ScalarType::BFloat16: run_backward<torch::headeronly::BFloat16>(p, to_pad, to_bias); break;
+    default: run_backward<float>(p, to_pad, to_bias);
+  }
+  return {gqkv, gpad, gbias};
+}
+
+}  // namespace
+}  // namespace mesa
+
+STABLE_TORCH_LIBRARY_IMPL(mesa_seg, CPU, m) {
+  m.impl("window_attention", TORCH_BOX(&mesa::window_attention));
+  m.impl("window_attention_backward", TORCH_BOX(&mesa::window_attention_backward));
+}

@@ -1,0 +1,27 @@
+#pragma once
+// The boundary between the torch glue (*.cpp) and the kernels (*.cu): no torch and no CUDA header, so that nvcc compiles
+// a .cu in seconds. Each family declares its launchers in its own header; all return 0 or a cudaError_t.
+#include <stdint.h>
+
+namespace mesa {
+
+enum class DType : int { f32 = 0, f16 = 1, bf16 = 2 };
+inline int64_t size_of(DType t) { return t == DType::f32 ? 4 : 2; }
+
+// A tensor seen as [outer, groups, inner], strides in elements.
+struct View3 {
+  int64_t outer, groups, inner;
+  int64_t outer_stride, group_stride, inner_stride;
+};
+
+// What the codes of a tensor were made with. block_size 0: ranges float32 [groups, 2]; else bfloat16 [blocks, 2].
+struct Coding {
+  int bits;
+  int block_size;
+  const void* ranges;
+};
+
+// Text of an error that a launcher returned.
+const char* error_text(int error);
+
+}  // namespace mesa

@@ -1,0 +1,40 @@
+"""Where a bilinearly resized map takes its values from, with ``torch.nn.functional.interpolate``'s own rounding."""
+import torch
+
+
+def bilinear_taps(out_size, in_size, align_corners, device='cpu'):
+    """The two sources of each output position along one axis.
+
+    The position is computed as torch's kernels do it, in float32 with a fused multiply-add (here: in float64, whose
+    product of two float32 is exact, then rounded once).
+
+    Args:
+        out_size (int): size of the resized axis.
+        in_size (int): size of the axis it is taken from.
+        align_corners (bool): as in ``interpolate``.
+        device (torch.device | str): where the tables are wanted.
+
+    Returns:
+        tuple[Tensor, Tensor]: indices int64 and weights float32, both ``[out_size, 2]``.
+    """
+    position = torch.arange(out_size, dtype=torch.float64)
+    if out_size == in_size:
+        source = position.float()
+    elif align_corners:
+        scale = torch.tensor(float(in_size - 1)) / float(out_size - 1) if out_size > 1 else torch.tensor(0.0)
+        source = (scale.double() * position).float()
+    else:
+        scale = torch.tensor(float(in_size)) / float(out_size)
+        source = (scale.double() * (position + 0.5) - 0.5).float().clamp_(min=0)
+    first = source.long().clamp_(max=in_size - 1)
+    upper = (source - first).clamp_(0, 1)
+    second = (first + 1).clamp_(max=in_size - 1)
+    return torch.stack([first, second], 1).to(device), torch.stack([1 - upper, upper], 1).to(device)
+
+
+def tap_matrix(indices, weights, in_size):
+    """Dense float32 ``[out_size, in_size]`` matrix of taps ``[out_size, T]``; taps on one source add up."""
+    matrix = torch.zeros(len(indices), in_size, dtype=torch.float32, device=weights.device)
+    for tap in range(indices.shape[1]):
+        matrix[torch.arange(len(indices), device=weights.device), indices[:, tap].long()] += weights[:, tap]
+    return matrix
