@@ -1,9 +1,9 @@
 """What MMSegmentation's two families of releases need in order to run on today's torch and Python.
 
 OpenMMLab's own packages (``mmengine``, ``mmcv`` or ``mmcv-lite``, ``mmsegmentation``) and the maintained forks
-(``onedl-mmengine``, ``onedl-mmcv``, ``onedl-mmsegmentation``) install under the same import names. :func:`prepare` finds out
-which family is there and adds what it lacks, and nothing where nothing is lacking: the forks get no change at all.
-It must run before the first ``import mmseg``; importing this module alone changes nothing.
+(``onedl-mmengine``, ``onedl-mmcv``, ``onedl-mmsegmentation``) install under the same import names. :func:`prepare`
+finds out which family is there and adds what it lacks, and nothing where nothing is lacking: the forks get no change at
+all. It must run before the first ``import mmseg``; importing this module alone changes nothing.
 """
 import importlib.util
 import os
@@ -54,8 +54,8 @@ def find_family():
     """Name the family of MMSegmentation packages that is installed.
 
     Returns:
-        str: ``'openmmlab'``, ``'onedl'``, or ``'unknown'`` where all three packages can be imported but were not installed
-        by pip (a source tree on the path).
+        str: ``'openmmlab'``, ``'onedl'``, or ``'unknown'`` where all three packages can be imported but were not
+        installed by pip (a source tree on the path).
 
     Raises:
         ImportError: packages of both families are installed, or a package is missing. The message says what to do.
@@ -63,20 +63,21 @@ def find_family():
     both = {family: installed(family) for family in DISTRIBUTIONS}
     if all(both.values()):
         listed = ' and '.join(f'{family} ({", ".join(found)})' for family, found in both.items())
+        every = ' '.join(name for found in both.values() for name in found)
         raise ImportError(
-            f'mesa_seg: packages of two families with the same import names are installed: {listed}. They overwrite each '
-            f'other\'s files. Uninstall both (pip uninstall -y {" ".join(name for found in both.values() for name in found)}), '
-            f'then install one: `{INSTALL["openmmlab"]}` or `{INSTALL["onedl"]}`.')
+            f'mesa_seg: packages of two families with the same import names are installed: {listed}. They overwrite '
+            f"each other's files. Uninstall both (pip uninstall -y {every}), then install one: "
+            f'`{INSTALL["openmmlab"]}` or `{INSTALL["onedl"]}`.')
     missing = [name for name in IMPORT_NAMES if importlib.util.find_spec(name) is None]
     family = next((family for family, found in both.items() if found), 'unknown')
     if missing and family == 'unknown':
         raise ImportError(
-            f'mesa_seg needs MMSegmentation, and {", ".join(missing)} cannot be imported. Install OpenMMLab\'s packages '
-            f'(`{INSTALL["openmmlab"]}`) or the maintained onedl forks (`{INSTALL["onedl"]}`), one of the two.')
+            f'mesa_seg needs MMSegmentation, and {", ".join(missing)} cannot be imported. Install OpenMMLab\'s own '
+            f'packages (`{INSTALL["openmmlab"]}`) or the maintained forks (`{INSTALL["onedl"]}`), one of the two.')
     if missing:
         wanted = ' '.join(DISTRIBUTIONS[family][name][-1] for name in missing)
-        raise ImportError(f'mesa_seg needs {", ".join(missing)} beside {", ".join(both[family])}: `pip install {wanted}`, or '
-                          f'all at versions known to fit: `{INSTALL[family]}`.')
+        raise ImportError(f'mesa_seg needs {", ".join(missing)} beside {", ".join(both[family])}: '
+                          f'`pip install {wanted}`, or all at versions known to fit: `{INSTALL[family]}`.')
     return family
 
 
@@ -94,7 +95,7 @@ def _restore_find_loader():
 
 
 def _stub_mmcv_ext():
-    """``mmseg`` 1.2.2 imports ``mmcv.ops`` whether it needs it or not, and ``mmcv-lite`` has no compiled ``mmcv._ext`` for it.
+    """``mmseg`` 1.2.2 imports ``mmcv.ops`` always, for which ``mmcv-lite`` has no compiled ``mmcv._ext``.
 
     The stub lets the import through; an operator of it raises when called. Its spec has no loader, so that mmengine's
     own check for the full mmcv still says no.

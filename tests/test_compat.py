@@ -62,7 +62,7 @@ def run(code):
 
 
 def test_mmseg_imports_after_prepare_and_shims_are_only_where_needed():
-    done = run('''
+    done = run("""
 import sys
 from mesa_seg import compat
 assert 'mmcv._ext' not in sys.modules
@@ -70,7 +70,7 @@ said = compat.prepare()
 import mmseg.models, mmseg.datasets
 from mmengine.utils.dl_utils import mmcv_full_available
 print(said, compat.prepare() is said, mmcv_full_available(), 'mmcv._ext' in sys.modules)
-''')
+""")
     assert done.returncode == 0, done.stderr
     if compat.find_family() == 'onedl':
         assert "'family': 'onedl', 'shims': []} True" in done.stdout
@@ -80,15 +80,15 @@ print(said, compat.prepare() is said, mmcv_full_available(), 'mmcv._ext' in sys.
 
 
 @pytest.mark.skipif(compat.find_family() != 'openmmlab' or 'mmcv-lite' not in compat.installed('openmmlab'),
-                    reason='only mmcv-lite of OpenMMLab\'s family needs the stub')
+                    reason="only mmcv-lite of OpenMMLab's family needs the stub")
 def test_stub_operator_raises_when_called():
-    done = run('''
+    done = run("""
 from mesa_seg import compat
 compat.prepare()
 import torch
 from mmcv.ops import nms
 nms(torch.zeros(1, 4), torch.zeros(1), 0.5)
-''')
+""")
     assert done.returncode != 0
     assert 'mmcv-lite is installed, which has none' in done.stderr
 

@@ -1,9 +1,9 @@
 """One-bit masks, 8 values a byte: element ``i`` in logical contiguous order is bit ``i % 8`` of byte ``i // 8``."""
 import torch
 
-from mesa_seg.reference import mask as _reference
 from mesa_seg.ops._checks import check_float
 from mesa_seg.ops._library import operator
+from mesa_seg.reference import mask as _reference
 
 _pack_mask = operator(
     'pack_mask(Tensor mask) -> Tensor',

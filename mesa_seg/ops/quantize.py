@@ -21,9 +21,9 @@ Mesa (arXiv 2111.11124, section 3) is the source of running ranges a head, ActNN
 """
 import torch
 
-from mesa_seg.reference import quantize as _reference
 from mesa_seg.ops._checks import check_codes, check_coding, check_float, check_given_ranges, check_size, check_view
 from mesa_seg.ops._library import operator
+from mesa_seg.reference import quantize as _reference
 
 
 def _code_bytes(numel, bits):

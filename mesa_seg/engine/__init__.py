@@ -1,0 +1,1 @@
+"""What surrounds the model while it trains: reading configs, checks with plain messages, processes, hooks."""
