@@ -77,11 +77,11 @@ def upsample_cross_entropy(logits, labels, *, weight=None, class_weight=None, ig
     """``interpolate`` to the labels' size, mmseg's ``cross_entropy`` and ``accuracy``, without the full-size logits.
 
     Exact: the loss and its gradient differ from those of the three stock steps by float32 rounding alone. Kept for
-    backward: the gradient with respect to logits, in their size and dtype; with ``reduction='none'`` logits and one or two
-    bytes a pixel. The mean is ``sum / (factor + 1.2e-7)`` as in mmseg, where factor is ``avg_factor`` if given, else the
-    number of pixels (of pixels not ignored with ``avg_non_ignore``), else, with class weights, the sum of the labels'
-    weights. There an ignored pixel counts ``class_weight[ignore_index]`` without ``avg_non_ignore``, as in mmseg, and
-    nothing where ``ignore_index`` is no index of class_weight (mmseg raises IndexError).
+    backward: the gradient with respect to logits, in their size and dtype; with ``reduction='none'`` logits and one or
+    two bytes a pixel. The mean is ``sum / (factor + 1.2e-7)`` as in mmseg, where factor is ``avg_factor`` if given,
+    else the number of pixels (of pixels not ignored with ``avg_non_ignore``), else, with class weights, the sum of the
+    labels' weights. There an ignored pixel counts ``class_weight[ignore_index]`` without ``avg_non_ignore``, as in
+    mmseg, and nothing where ``ignore_index`` is no index of class_weight (mmseg raises IndexError).
 
     Args:
         logits (Tensor): ``[B, C, h, w]``, float32, float16 or bfloat16.
@@ -95,11 +95,12 @@ def upsample_cross_entropy(logits, labels, *, weight=None, class_weight=None, ig
         avg_non_ignore (bool): average over the pixels that are not ignored. Default: False.
 
     Returns:
-        tuple[Tensor, Tensor]: the loss, float32 (a scalar, or ``[B, H, W]`` with 'none'), and the per cent of the pixels not
-        ignored whose label has the largest logit, float32 ``[1]`` (equal logits: the lowest class wins).
+        tuple[Tensor, Tensor]: the loss, float32 (a scalar, or ``[B, H, W]`` with 'none'), and the per cent of the
+        pixels not ignored whose label has the largest logit, float32 ``[1]`` (equal logits: the lowest class wins).
 
     Raises:
-        ValueError: an argument does not fit, or a label is neither a class nor ``ignore_index``; the message says which.
+        ValueError: an argument does not fit, or a label is neither a class nor ``ignore_index``; the message says
+        which.
         RuntimeError: the gradient is differentiated again; this loss gives first derivatives only.
     """
     if reduction not in ('mean', 'sum', 'none'):

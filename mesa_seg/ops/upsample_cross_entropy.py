@@ -32,8 +32,9 @@ def _check(logits, labels, weight, class_weight):
         refuse('labels', labels, f'int64, int32, int16 or uint8 [{logits.shape[0]}, H, W]')
     if weight is not None and (weight.shape != labels.shape or not weight.is_floating_point()):
         refuse('weight', weight, f'floating point {list(labels.shape)}, as labels')
-    if class_weight is not None and (list(class_weight.shape) != [logits.shape[1]] or not class_weight.is_floating_point()):
-        refuse('class_weight', class_weight, f'floating point [{logits.shape[1]}], one for each class')
+    if class_weight is not None:
+        if list(class_weight.shape) != [logits.shape[1]] or not class_weight.is_floating_point():
+            refuse('class_weight', class_weight, f'floating point [{logits.shape[1]}], one for each class')
     for name, tensor in (('labels', labels), ('weight', weight), ('class_weight', class_weight)):
         if tensor is not None and tensor.device != logits.device:
             refuse(name, tensor, f'{logits.device}, where logits are')
@@ -44,18 +45,19 @@ def _check_labels(sums, labels, classes, ignore_index):
     for image, place in enumerate(first):
         if place >= 0:
             row, column = divmod(int(place), labels.shape[2])
-            raise ValueError(f'upsample_cross_entropy: label {int(labels[image, row, column])} at image {image}, row {row}, '
-                             f'column {column}; expected 0 to {classes - 1}, or {ignore_index} to ignore the pixel')
+            raise ValueError(f'upsample_cross_entropy: label {int(labels[image, row, column])} at image {image}, '
+                             f'row {row}, column {column}; expected 0 to {classes - 1}, or {ignore_index} to ignore '
+                             'the pixel')
 
 
 def upsample_cross_entropy(logits, labels, weight=None, class_weight=None, ignore_index=-100, align_corners=False,
                            pixel_loss=False, gradient=False):
     """Cross-entropy of bilinearly upsampled logits, computed row by row: no ``[B, C, H, W]`` tensor is made.
 
-    The value of a pixel is ``weight * class_weight[label] * (logsumexp(z) - z[label])`` with z the logits at that pixel, as
-    ``torch.nn.functional.interpolate(logits, (H, W), mode='bilinear', align_corners=...)`` gives them; 0 where the label
-    is ``ignore_index``. Arithmetic is float32, sums over an image are float64. The gradient is summed in an order that
-    depends on the shapes alone, not on the number of threads.
+    The value of a pixel is ``weight * class_weight[label] * (logsumexp(z) - z[label])`` with z the logits at that
+    pixel, as ``torch.nn.functional.interpolate(logits, (H, W), mode='bilinear', align_corners=...)`` gives them; 0
+    where the label is ``ignore_index``. Arithmetic is float32, sums over an image are float64. The gradient is summed
+    in an order that depends on the shapes alone, not on the number of threads.
 
     Args:
         logits (Tensor): ``[B, C, h, w]``, float32, float16 or bfloat16.
@@ -72,15 +74,16 @@ def upsample_cross_entropy(logits, labels, weight=None, class_weight=None, ignor
         ``gradient`` float32 ``[B, C, h, w]``, that of the sum of all values with respect to logits (``[0]`` if not
         wanted); ``sums`` float64 ``[B, 5]``, for each image: sum of the values, pixels not ignored, those of them
         whose label has the largest logit (the lowest class where several are equal, as ``topk`` and ``argmax`` have
-        it), sum of ``class_weight[label]`` over the pixels not ignored (their number without class_weight), and the place
-        (row * W + column) of the first label that is no class, -1 if there is none.
+        it), sum of ``class_weight[label]`` over the pixels not ignored (their number without class_weight), and the
+        place (row * W + column) of the first label that is no class, -1 if there is none.
 
     Raises:
-        ValueError: an argument does not fit (the message names it), or a label is neither a class nor ``ignore_index`` (the
-            message gives its value, image, row and column). Under ``torch.compile`` labels are not checked; the operator
-            ignores such pixels.
+        ValueError: an argument does not fit (the message names it), or a label is neither a class nor ``ignore_index``
+            (the message gives its value, image, row and column). Under ``torch.compile`` labels are not checked; the
+            operator ignores such pixels.
     """
     _check(logits, labels, weight, class_weight)
+    weight, class_weight = [None if factor is None else factor.float() for factor in (weight, class_weight)]
     found = _operator(logits, labels, weight, class_weight, ignore_index, align_corners, pixel_loss, gradient)
     if not torch.compiler.is_compiling():
         _check_labels(found[2], labels, logits.shape[1], ignore_index)

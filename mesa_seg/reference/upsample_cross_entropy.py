@@ -1,4 +1,4 @@
-"""Plain-PyTorch twin of :mod:`mesa_seg.ops.upsample_cross_entropy`: bands of output rows, never a full-size logit map."""
+"""Plain-PyTorch twin of :mod:`mesa_seg.ops.upsample_cross_entropy`: bands of output rows, no full-size logits."""
 import torch
 
 from mesa_seg.reference.upsample import bilinear_taps, tap_matrix

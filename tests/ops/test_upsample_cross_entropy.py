@@ -15,13 +15,13 @@ SIZES = [  # (h, w) of the logits, (H, W) of the labels
 def assert_same(found, expected):
     """Bit for bit with the compiled kernel; the reference's matrix products promise less."""
     exact = dict(rtol=0, atol=0) if KERNELS['CPU'] == 'compiled' else dict(rtol=1e-5, atol=1e-5)
-    for one, other in zip(found, expected):
+    for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, **exact)
 
 
 def full_size(logits, size, align_corners):
     """float64 upsampled logits, with the float32 weights that torch's interpolate uses."""
-    for axis, (out, dim) in enumerate(zip(size, (2, 3))):
+    for axis, (out, dim) in enumerate(zip(size, (2, 3), strict=True)):
         count = logits.shape[dim]
         eye = torch.eye(count).view(1, count, count, 1)
         matrix = F.interpolate(eye, (out, 1), mode='bilinear', align_corners=align_corners)[0, :, :, 0].double()
@@ -60,7 +60,8 @@ def test_equals_float64(size, target, align_corners):
         loss, gradient, sums = upsample_cross_entropy(logits, labels, w, c, 255, align_corners, True, True)
         expected = oracle(logits, labels, w, c, 255, align_corners)
         torch.testing.assert_close(loss.double(), expected[0], rtol=2e-6, atol=4e-6)
-        torch.testing.assert_close(gradient.double(), expected[1], rtol=2e-6, atol=3e-6 * expected[1].abs().max().item())
+        largest = expected[1].abs().max().item()
+        torch.testing.assert_close(gradient.double(), expected[1], rtol=2e-6, atol=3e-6 * largest)
         torch.testing.assert_close(sums, expected[2], rtol=1e-6, atol=1e-6)
 
 
@@ -79,7 +80,8 @@ def test_taps_are_those_of_interpolate(align_corners):
     for count, out in ((64, 256), (16, 256), (37, 101), (13, 512), (100, 37), (7, 1), (1, 9), (128, 2047), (200, 199)):
         eye = torch.eye(count).view(1, count, count, 1)
         matrix = F.interpolate(eye, (out, 1), mode='bilinear', align_corners=align_corners)[0, :, :, 0]
-        torch.testing.assert_close(tap_matrix(*bilinear_taps(out, count, align_corners), count).T, matrix, rtol=0, atol=0)
+        found = tap_matrix(*bilinear_taps(out, count, align_corners), count).T
+        torch.testing.assert_close(found, matrix, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
@@ -125,8 +127,9 @@ def test_equal_logits_are_compared_as_argmax_does():
 def test_large_logits_do_not_overflow():
     logits, labels = case((4, 4), (16, 16), 20)
     for scale in (1e4, 1e30):
-        loss, gradient, _ = upsample_cross_entropy(logits * scale, labels, ignore_index=255, pixel_loss=True, gradient=True)
-        expected = oracle(logits * scale, labels, None, None, 255, False)
+        large = logits * scale
+        loss, gradient, _ = upsample_cross_entropy(large, labels, ignore_index=255, pixel_loss=True, gradient=True)
+        expected = oracle(large, labels, None, None, 255, False)
         torch.testing.assert_close(loss.double(), expected[0], rtol=2e-6, atol=2e-6 * scale)
         assert gradient.isfinite().all()
 
@@ -161,7 +164,8 @@ def test_wrong_label_is_named_with_its_place():
 
 
 @pytest.mark.parametrize('name, change', [
-    ('logits', dict(logits=torch.zeros(2, 7, 4))), ('logits', dict(logits=torch.zeros(2, 7, 4, 4, dtype=torch.float64))),
+    ('logits', dict(logits=torch.zeros(2, 7, 4))),
+    ('logits', dict(logits=torch.zeros(2, 7, 4, 4, dtype=torch.float64))),
     ('labels', dict(labels=torch.zeros(3, 8, 8, dtype=torch.int64))), ('labels', dict(labels=torch.zeros(2, 8, 8))),
     ('weight', dict(weight=torch.ones(2, 8, 9))), ('class_weight', dict(class_weight=torch.ones(6))),
 ])
@@ -172,8 +176,8 @@ def test_argument_that_does_not_fit_is_named(name, change):
 
 
 def test_empty_batch_and_all_ignored():
-    loss, gradient, sums = upsample_cross_entropy(torch.zeros(0, 3, 2, 2), torch.zeros(0, 4, 4, dtype=torch.int64), None,
-                                                  None, 255, False, True, True)
+    nothing = torch.zeros(0, 3, 2, 2), torch.zeros(0, 4, 4, dtype=torch.int64)
+    loss, gradient, sums = upsample_cross_entropy(*nothing, None, None, 255, False, True, True)
     assert loss.shape == (0, 4, 4) and gradient.shape == (0, 3, 2, 2) and sums.shape == (0, 5)
     loss, gradient, sums = upsample_cross_entropy(torch.randn(1, 3, 2, 2), torch.full((1, 4, 4), 255), ignore_index=255,
                                                   pixel_loss=True, gradient=True)

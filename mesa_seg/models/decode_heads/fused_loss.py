@@ -12,8 +12,8 @@ from mesa_seg.models.losses.cross_entropy_loss import FLOATS, cross_entropy_with
 def ohem_weight(sampler, loss, logits, labels, *, ignore_index, align_corners):
     """The weights that mmseg's ``OHEMPixelSampler`` gives the pixels, from low-resolution logits.
 
-    With ``thresh``: 1 where the label's probability is below the larger of ``thresh`` and the ``min_kept * B``-th smallest
-    one, else 0. Without: 1 for the ``min_kept * B`` pixels of largest loss. Ignored pixels get 0.
+    With ``thresh``: 1 where the label's probability is below the larger of ``thresh`` and the ``min_kept * B``-th
+    smallest one, else 0. Without: 1 for the ``min_kept * B`` pixels of largest loss. Ignored pixels get 0.
 
     Args:
         sampler (OHEMPixelSampler): the sampler.
@@ -51,10 +51,10 @@ def ohem_weight(sampler, loss, logits, labels, *, ignore_index, align_corners):
 class FusedLossMixin:
     """Loss of a decode head without full-size logits; to be named before the head's class among the bases.
 
-    ``loss_by_feat`` gives the stock head's dictionary: the loss under its ``loss_name``, and ``acc_seg``. It takes the fused
-    operator where the head's one loss is a softmax ``CrossEntropyLoss`` or ``MesaCrossEntropyLoss`` and the sampler,
-    if any, is ``OHEMPixelSampler``. Anything else, or an attribute ``mesa_enabled`` that is False, takes the stock path;
-    a log line says once why (none for ``mesa_enabled``).
+    ``loss_by_feat`` gives the stock head's dictionary: the loss under its ``loss_name``, and ``acc_seg``. It takes the
+    fused operator where the head's one loss is a softmax ``CrossEntropyLoss`` or ``MesaCrossEntropyLoss`` and the
+    sampler, if any, is ``OHEMPixelSampler``. Anything else, or an attribute ``mesa_enabled`` that is False, takes the
+    stock path; a log line says once why (none for ``mesa_enabled``).
     """
 
     def fused_loss_hindrance(self, seg_logits):

@@ -44,8 +44,9 @@ def cross_entropy_with_accuracy(loss, logits, labels, *, align_corners, weight=N
     if class_weight is not None:
         class_weight = torch.as_tensor(class_weight, dtype=torch.float32, device=logits.device)
     value, accuracy = upsample_cross_entropy(
-        logits, labels, weight=weight, class_weight=class_weight, ignore_index=ignore_index, align_corners=align_corners,
-        reduction=reduction_override or loss.reduction, avg_factor=avg_factor, avg_non_ignore=loss.avg_non_ignore)
+        logits, labels, weight=weight, class_weight=class_weight, ignore_index=ignore_index,
+        align_corners=align_corners, reduction=reduction_override or loss.reduction, avg_factor=avg_factor,
+        avg_non_ignore=loss.avg_non_ignore)
     return loss.loss_weight * value, accuracy
 
 
