@@ -1,10 +1,41 @@
 """Cross-entropy of upsampled logits that keeps no more than the low-resolution gradient for backward."""
+import functools
+
 import torch
-from torch.autograd.function import once_differentiable
 
 from mesa_seg.ops.upsample_cross_entropy import upsample_cross_entropy as operator
 
 EPS = torch.finfo(torch.float32).eps
+
+
+class _Refuse(torch.autograd.Function):
+    """Identity whose derivative is an error."""
+
+    @staticmethod
+    def forward(ctx, gradient):
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx, _):
+        raise RuntimeError('upsample_cross_entropy: its gradient cannot be differentiated again (it is made in forward, '
+                           "without a graph); use mmseg's CrossEntropyLoss for second derivatives")
+
+
+def _first_derivative_only(backward):
+    """Let backward(create_graph=True) through, and refuse a derivative of what it gave.
+
+    ``once_differentiable`` would not: where the incoming gradient needs none, it returns a constant, and a gradient
+    penalty would silently miss this loss.
+    """
+    @functools.wraps(backward)
+    def wrapped(ctx, *grads):
+        with torch.no_grad():
+            gradient = backward(ctx, *grads)
+        if torch.is_grad_enabled():
+            gradient = _Refuse.apply(gradient.requires_grad_())
+        return (gradient, *[None] * (len(ctx.needs_input_grad) - 1))
+
+    return wrapped
 
 
 def _shrink(gradient, dtype):
@@ -33,11 +64,11 @@ class _Sum(torch.autograd.Function):
         return sums[:, 0].sum(), sums
 
     @staticmethod
-    @once_differentiable
+    @_first_derivative_only
     def backward(ctx, grad, _):
         gradient, scale = ctx.saved_tensors
         factor = grad.float() if scale is None else grad.float() * scale
-        return (gradient.float() * factor).to(gradient.dtype), None, None, None, None, None
+        return (gradient.float() * factor).to(gradient.dtype)
 
 
 class _Pixels(torch.autograd.Function):
@@ -56,11 +87,11 @@ class _Pixels(torch.autograd.Function):
         return loss, sums
 
     @staticmethod
-    @once_differentiable
+    @_first_derivative_only
     def backward(ctx, grad, _):
         logits, labels, class_weight = ctx.saved_tensors
         _, gradient, _ = operator(logits, labels, grad, class_weight, logits.shape[1], ctx.align_corners, gradient=True)
-        return gradient.to(logits.dtype), None, None, None, None
+        return gradient.to(logits.dtype)
 
 
 def _default_factor(sums, labels, class_weight, ignore_index, avg_non_ignore):
