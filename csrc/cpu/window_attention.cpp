@@ -73,6 +73,13 @@ void find_places(Places& places, const WindowMap& map, int w) {
   if (places.padded_count) places.keys[places.real_count] = places.padded[0];
 }
 
+// The unit that a thread takes up next: its tokens are fetched into the cache while this one is computed.
+struct Next {
+  const Places* places;  // null: there is none
+  int64_t image;
+  int head;
+};
+
 // Hands out pieces of a buffer.
 struct Scratch {
   float* next;
@@ -88,21 +95,23 @@ struct Scratch {
 struct Workspace {
   std::unique_ptr<float, decltype(&free)> memory{nullptr, &free};
   std::vector<int> indices;
-  Places places;
+  Places places[2];  // of this window and of the next
   float* scratch;
-  explicit Workspace(const Problem& p) : indices(4 * p.tokens + 1) {
+  explicit Workspace(const Problem& p) : indices(2 * (4 * p.tokens + 1)) {
     const int64_t tile = (int64_t)p.tokens_padded * p.dim_padded, square = (int64_t)p.tokens * p.tokens_padded;
-    const int64_t size = 6 * tile + 2 * (square + kAlign) + 2 * p.tokens_padded;
+    const int64_t size = 6 * tile + 2 * (square + kAlign) + 3 * p.tokens_padded;
     memory.reset(static_cast<float*>(aligned_alloc(64, (size * sizeof(float) + 63) / 64 * 64)));
     if (!memory) throw std::bad_alloc();
     std::fill_n(memory.get(), size, 0.0f);
-    places.token = indices.data();
-    places.real = places.token + p.tokens;
-    places.padded = places.real + p.tokens;
-    places.keys = places.padded + p.tokens;
-    places.region = memory.get();
-    places.inverse = places.region + p.tokens_padded;
-    scratch = places.inverse + p.tokens_padded;
+    scratch = memory.get() + 3 * p.tokens_padded;
+    for (int i = 0; i < 2; ++i) {
+      places[i].token = indices.data() + i * (4 * p.tokens + 1);
+      places[i].real = places[i].token + p.tokens;
+      places[i].padded = places[i].real + p.tokens;
+      places[i].keys = places[i].padded + p.tokens;
+      places[i].region = memory.get() + i * p.tokens_padded;
+      places[i].inverse = memory.get() + 2 * p.tokens_padded;
+    }
   }
 };
 
@@ -135,7 +144,7 @@ namespace v3 {
 #undef MESA_MAX
 }  // namespace v3
 namespace v4 {
-#define MESA_TARGET __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512cd,avx512dq,avx512vl,prefer-vector-width=512")))
+#define MESA_TARGET __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512cd,avx512dq,avx512vl,prfchw,prefer-vector-width=512")))
 #define MESA_LANES 16
 #define MESA_ROWS 7
 #define MESA_FMA(a, b, c) ((Vec)_mm512_fmadd_ps((a), (b), (c)))
@@ -173,11 +182,17 @@ void run_forward(const Problem& p) {
   const auto unit = MESA_BEST(T, forward_unit);
   torch::stable::parallel_for(0, p.batch * p.windows() * p.heads, 4, [&](int64_t begin, int64_t end) {
     Workspace w(p);
+    int64_t window = begin / p.heads;
+    int head = (int)(begin % p.heads), now = 0;
+    find_places(w.places[now], p.map, (int)(window % p.windows()));
     for (int64_t u = begin; u < end; ++u) {
-      const int64_t window = u / p.heads;
-      const int head = (int)(u % p.heads);
-      if (u == begin || head == 0) find_places(w.places, p.map, (int)(window % p.windows()));
-      unit(p, w.places, window / p.windows(), head, w.scratch);
+      const bool last = head + 1 == p.heads, more = u + 1 < end;
+      if (last && more) find_places(w.places[1 - now], p.map, (int)((window + 1) % p.windows()));
+      const Next next{more ? &w.places[last ? 1 - now : now] : nullptr, (window + last) / p.windows(), last ? 0 : head + 1};
+      unit(p, w.places[now], window / p.windows(), head, w.scratch, next);
+      window += last;
+      head = next.head;
+      now = last ? 1 - now : now;
     }
   });
 }
@@ -195,9 +210,14 @@ void run_backward(const Problem& p, float* gpad, float* gbias) {
     for (int64_t u = begin; u < end; ++u) {
       const int64_t run = u / p.heads;
       float* to = sums.data() + u * sum;
-      for (int64_t window = windows * run / runs; window < windows * (run + 1) / runs; ++window) {
-        find_places(w.places, p.map, (int)(window % p.windows()));
-        unit(p, w.places, window / p.windows(), (int)(u % p.heads), w.scratch, to, to + map);
+      const int64_t first = windows * run / runs, stop = windows * (run + 1) / runs;
+      const int head = (int)(u % p.heads);
+      find_places(w.places[first % 2], p.map, (int)(first % p.windows()));
+      for (int64_t window = first; window < stop; ++window) {
+        const bool more = window + 1 < stop;
+        if (more) find_places(w.places[1 - window % 2], p.map, (int)((window + 1) % p.windows()));
+        const Next next{more ? &w.places[1 - window % 2] : nullptr, (window + 1) / p.windows(), head};
+        unit(p, w.places[window % 2], window / p.windows(), head, w.scratch, next, to, to + map);
       }
     }
   });

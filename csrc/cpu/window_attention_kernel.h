@@ -16,15 +16,43 @@ MESA_INLINE Vec load(const float* p) { return *reinterpret_cast<const VecAny*>(p
 MESA_INLINE void store(float* p, Vec v) { *reinterpret_cast<VecAny*>(p) = v; }
 MESA_INLINE Vec splat(float x) { return x - Vec{}; }
 
+// Sum and maximum over the lanes: halves onto each other.
+typedef float Vec4 __attribute__((vector_size(16)));
+#if MESA_LANES == 16
+typedef float Vec8 __attribute__((vector_size(32)));
+#define MESA_LOW(v) __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7)
+#define MESA_HIGH(v) __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15)
+MESA_INLINE Vec4 fold_sum(Vec v) {
+  const Vec8 half = MESA_LOW(v) + MESA_HIGH(v);
+  return __builtin_shufflevector(half, half, 0, 1, 2, 3) + __builtin_shufflevector(half, half, 4, 5, 6, 7);
+}
+MESA_INLINE Vec4 fold_max(Vec v) {
+  const Vec8 low = MESA_LOW(v), high = MESA_HIGH(v), half = low > high ? low : high;
+  const Vec4 a = __builtin_shufflevector(half, half, 0, 1, 2, 3), b = __builtin_shufflevector(half, half, 4, 5, 6, 7);
+  return a > b ? a : b;
+}
+#undef MESA_LOW
+#undef MESA_HIGH
+#elif MESA_LANES == 8
+MESA_INLINE Vec4 fold_sum(Vec v) {
+  return __builtin_shufflevector(v, v, 0, 1, 2, 3) + __builtin_shufflevector(v, v, 4, 5, 6, 7);
+}
+MESA_INLINE Vec4 fold_max(Vec v) {
+  const Vec4 a = __builtin_shufflevector(v, v, 0, 1, 2, 3), b = __builtin_shufflevector(v, v, 4, 5, 6, 7);
+  return a > b ? a : b;
+}
+#else
+MESA_INLINE Vec4 fold_sum(Vec v) { return v; }
+MESA_INLINE Vec4 fold_max(Vec v) { return v; }
+#endif
 MESA_INLINE float sum_of(Vec v) {
-  float s = v[0];
-  for (int i = 1; i < MESA_LANES; ++i) s += v[i];
-  return s;
+  const Vec4 s = fold_sum(v);
+  return (s[0] + s[1]) + (s[2] + s[3]);
 }
 MESA_INLINE float max_of(Vec v) {
-  float s = v[0];
-  for (int i = 1; i < MESA_LANES; ++i) s = v[i] > s ? v[i] : s;
-  return s;
+  const Vec4 s = fold_max(v);
+  const float a = s[0] > s[1] ? s[0] : s[1], b = s[2] > s[3] ? s[2] : s[3];
+  return a > b ? a : b;
 }
 
 // exp(x) for x <= 0 to about one unit in the last place; below -87.3 the smallest normal number; NaN stays NaN.
@@ -100,20 +128,19 @@ __attribute__((noinline)) MESA_TARGET static void multiply(float* c, int c_row, 
 
 // [rows, columns] -> [columns, rows]; both counts padded to multiples of 4 in the buffers.
 MESA_TARGET static void transpose(float* to, int to_row, const float* from, int from_row, int rows, int columns) {
-  typedef float V4 __attribute__((vector_size(16)));
-  typedef float V4Any __attribute__((vector_size(16), aligned(4), may_alias));
+  typedef float Vec4Any __attribute__((vector_size(16), aligned(4), may_alias));
   for (int c = 0; c < columns; c += 4)
     for (int r = 0; r < rows; r += 4) {
       const float* p = from + r * from_row + c;
-      const V4 a0 = *(const V4Any*)p, a1 = *(const V4Any*)(p + from_row), a2 = *(const V4Any*)(p + 2 * from_row),
-               a3 = *(const V4Any*)(p + 3 * from_row);
-      const V4 b0 = __builtin_shufflevector(a0, a1, 0, 4, 1, 5), b1 = __builtin_shufflevector(a0, a1, 2, 6, 3, 7);
-      const V4 b2 = __builtin_shufflevector(a2, a3, 0, 4, 1, 5), b3 = __builtin_shufflevector(a2, a3, 2, 6, 3, 7);
+      const Vec4 a0 = *(const Vec4Any*)p, a1 = *(const Vec4Any*)(p + from_row), a2 = *(const Vec4Any*)(p + 2 * from_row),
+               a3 = *(const Vec4Any*)(p + 3 * from_row);
+      const Vec4 b0 = __builtin_shufflevector(a0, a1, 0, 4, 1, 5), b1 = __builtin_shufflevector(a0, a1, 2, 6, 3, 7);
+      const Vec4 b2 = __builtin_shufflevector(a2, a3, 0, 4, 1, 5), b3 = __builtin_shufflevector(a2, a3, 2, 6, 3, 7);
       float* q = to + c * to_row + r;
-      *(V4Any*)q = __builtin_shufflevector(b0, b2, 0, 1, 4, 5);
-      *(V4Any*)(q + to_row) = __builtin_shufflevector(b0, b2, 2, 3, 6, 7);
-      *(V4Any*)(q + 2 * to_row) = __builtin_shufflevector(b1, b3, 0, 1, 4, 5);
-      *(V4Any*)(q + 3 * to_row) = __builtin_shufflevector(b1, b3, 2, 3, 6, 7);
+      *(Vec4Any*)q = __builtin_shufflevector(b0, b2, 0, 1, 4, 5);
+      *(Vec4Any*)(q + to_row) = __builtin_shufflevector(b0, b2, 2, 3, 6, 7);
+      *(Vec4Any*)(q + 2 * to_row) = __builtin_shufflevector(b1, b3, 0, 1, 4, 5);
+      *(Vec4Any*)(q + 3 * to_row) = __builtin_shufflevector(b1, b3, 2, 3, 6, 7);
     }
 }
 
@@ -157,9 +184,30 @@ MESA_INLINE void merge_padded(float* row, const Places& places) {
   row[places.padded[0]] = sum;
 }
 
+template <bool kWrite, class T>
+MESA_INLINE void prefetch(const T* p, int width) {
+  for (int i = 0; i < width; i += 64 / (int)sizeof(T)) __builtin_prefetch(p + i, kWrite);
+}
+
+// Fetches the q, k and v (and gradient) of positions [first, stop) of the next unit.
+template <class T>
+MESA_INLINE void prefetch_next(const Problem& problem, const Next& next, int first, int stop) {
+  if (!next.places) return;
+  const int64_t channels = problem.channels, row = next.image * problem.map_tokens();
+  const T* qkv = static_cast<const T*>(problem.qkv) + row * 3 * channels + next.head * problem.dim;
+  const T* grad = static_cast<const T*>(problem.grad);
+  if (grad) grad += row * channels + next.head * problem.dim;
+  for (int p = first; p < stop; ++p) {
+    const int64_t token = next.places->token[p];
+    if (token < 0) continue;
+    for (int part = 0; part < 3; ++part) prefetch<false>(qkv + (3 * token + part) * channels, problem.dim);
+    if (grad) prefetch<false>(grad + token * channels, problem.dim);
+  }
+}
+
 template <class T>
 MESA_TARGET static void forward_unit(const Problem& problem, const Places& places, int64_t image, int head,
-                                     float* scratch) {
+                                     float* scratch, const Next& next) {
   const int n = problem.tokens, np = problem.tokens_padded, d = problem.dim, dp = problem.dim_padded;
   const int queries = places.real_count, keys = queries + (places.padded_count > 0);
   const int64_t row = 3 * (int64_t)problem.channels;
@@ -175,10 +223,13 @@ MESA_TARGET static void forward_unit(const Problem& problem, const Places& place
          1.0f);
   transpose(kt, np, k, dp, n, d);
   multiply<false>(p, np, q, dp, nullptr, 1, kt, np, nullptr, d, queries, np);
+  T* out = static_cast<T*>(problem.out) + image * problem.map_tokens() * problem.channels + head * d;
   const float* bias = problem.bias + (int64_t)head * n * np;
   for (int i = 0; i < queries; ++i) {
     float* x = p + i * np;
     const int at = places.real[i];
+    prefetch_next<T>(problem, next, i, i + 1);
+    prefetch<true>(out + (int64_t)places.token[at] * problem.channels, d);
     const float top = finish_logits(x, bias + at * np, places.regions, places.region[at], np);
     Vec sum = Vec{};
     for (int j = 0; j < np; j += MESA_LANES) {
@@ -189,11 +240,11 @@ MESA_TARGET static void forward_unit(const Problem& problem, const Places& place
     places.inverse[i] = 1.0f / sum_of(sum);
     if (places.padded_count) merge_padded(x, places);
   }
+  prefetch_next<T>(problem, next, queries, n);
   if (places.padded_count)
     multiply<true>(o, dp, p, np, nullptr, 1, v, dp, places.keys, keys, queries, dp);
   else
     multiply<false>(o, dp, p, np, nullptr, 1, v, dp, nullptr, keys, queries, dp);
-  T* out = static_cast<T*>(problem.out) + image * problem.map_tokens() * problem.channels + head * d;
   for (int i = 0; i < queries; ++i)
     put(out + (int64_t)places.token[places.real[i]] * problem.channels, o + i * dp, d, places.inverse[i]);
 }
@@ -201,7 +252,7 @@ MESA_TARGET static void forward_unit(const Problem& problem, const Places& place
 // gbias [N, padded N] and gpad [2, d] (k, v) of this head are added to.
 template <class T>
 MESA_TARGET static void backward_unit(const Problem& problem, const Places& places, int64_t image, int head,
-                                      float* scratch, float* gbias, float* gpad) {
+                                      float* scratch, const Next& next, float* gbias, float* gpad) {
   const int n = problem.tokens, np = problem.tokens_padded, d = problem.dim, dp = problem.dim_padded;
   const int queries = places.real_count, keys = queries + (places.padded_count > 0);
   const int64_t row = 3 * (int64_t)problem.channels;
@@ -223,10 +274,13 @@ MESA_TARGET static void backward_unit(const Problem& problem, const Places& plac
   transpose(vt, np, v, dp, n, d);
   multiply<false>(p, np, q, dp, nullptr, 1, kt, np, nullptr, d, queries, np);
   multiply<false>(gp, np, g, dp, nullptr, 1, vt, np, nullptr, d, queries, np);
+  T* gqkv = static_cast<T*>(problem.out) + first * row + head * d;
   const float* bias = problem.bias + (int64_t)head * n * np;
   for (int i = 0; i < queries; ++i) {
     float *x = p + i * np, *gx = gp + i * np;
     const int at = places.real[i];
+    prefetch_next<T>(problem, next, i, i + 1);
+    for (int part = 0; part < 3; ++part) prefetch<true>(gqkv + places.token[at] * row + part * problem.channels, d);
     const float top = finish_logits(x, bias + at * np, places.regions, places.region[at], np);
     Vec sum = Vec{}, dot = Vec{};
     for (int j = 0; j < np; j += MESA_LANES) {
@@ -249,7 +303,7 @@ MESA_TARGET static void backward_unit(const Problem& problem, const Places& plac
       merge_padded(gx, places);
     }
   }
-  T* gqkv = static_cast<T*>(problem.out) + first * row + head * d;
+  prefetch_next<T>(problem, next, queries, n);
   if (places.padded_count)
     multiply<true>(c, dp, gp, np, nullptr, 1, k, dp, places.keys, keys, queries, dp);
   else
