@@ -12,7 +12,7 @@ class _Linear(torch.autograd.Function):
     def forward(ctx, x, weight, bias, saved):
         ctx.rebuild = saved.rebuild if saved else None
         ctx.save_for_backward(weight if ctx.needs_input_grad[0] else None, *(saved.tensors if saved else ()))
-        return F.linear(x, weight, bias)
+        return F.linear(x, weight, bias).detach()  # no view: it may be edited in place
 
     @staticmethod
     @once_differentiable

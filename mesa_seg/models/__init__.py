@@ -6,3 +6,4 @@ compat.prepare()
 from . import bricks  # noqa: E402, F401
 from .backbones import *  # noqa: E402, F401, F403
 from .decode_heads import *  # noqa: E402, F401, F403
+from .necks import *  # noqa: E402, F401, F403

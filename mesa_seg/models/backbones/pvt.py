@@ -14,6 +14,8 @@ from mmengine.model import BaseModule
 from mmseg.registry import MODELS
 from torch import nn
 
+from ...nn import ScaledDotProductAttention
+
 NORM = dict(type='LN', eps=1e-6)
 ACTIVATION = dict(type='GELU')
 
@@ -108,12 +110,11 @@ class SpatialReductionAttention(nn.Module):
         self.embed_dims = embed_dims
         self.num_heads = num_heads
         self.head_dims = embed_dims // num_heads
-        self.scale = qk_scale or self.head_dims**-0.5
-        self.attn_drop_rate = attn_drop_rate
         self.sr_ratio = sr_ratio
         self.linear = linear
         self.q = nn.Linear(embed_dims, embed_dims, bias=qkv_bias)
         self.kv = nn.Linear(embed_dims, embed_dims * 2, bias=qkv_bias)
+        self.attention = ScaledDotProductAttention(qk_scale, attn_drop_rate)
         self.proj = nn.Linear(embed_dims, embed_dims)
         self.proj_drop = nn.Dropout(proj_drop_rate)
         if linear:
@@ -137,11 +138,6 @@ class SpatialReductionAttention(nn.Module):
                 x = F.pad(x, (0, short[1], 0, short[0]))
             return self.norm(map_to_tokens(self.sr(x)))
         return x
-
-    def attention(self, q, k, v):
-        """``softmax(q k^T * scale) v``: q ``[B, heads, N, d]``, k and v ``[B, heads, M, d]`` to q's shape."""
-        return F.scaled_dot_product_attention(
-            q, k, v, dropout_p=self.attn_drop_rate if self.training else 0., scale=self.scale)
 
     def forward(self, x, hw):
         """Tokens ``[B, H*W, C]`` of a map of size ``hw`` to tokens of the same shape."""

@@ -1,4 +1,5 @@
 from .fcn_head import MesaFCNHead
+from .fpn_head import MesaFPNHead
 from .uper_head import MesaUPerHead
 
-__all__ = ['MesaFCNHead', 'MesaUPerHead']
+__all__ = ['MesaFCNHead', 'MesaFPNHead', 'MesaUPerHead']

@@ -1,0 +1,8 @@
+"""The same recipe as fpn_pvt_v2_b5_ade20k.py, keeping its activations quantised (Mesa, arXiv 2111.11124)."""
+_base_ = './fpn_pvt_v2_b5_ade20k.py'
+
+mesa = dict(enable=True, bits=8, granularity='head', rounding='stochastic', decay=0.9)
+model = dict(
+    backbone=dict(type='MesaPyramidVisionTransformerV2', mesa=mesa),
+    neck=dict(type='MesaFPN', mesa=mesa),
+    decode_head=dict(type='MesaFPNHead', mesa=mesa))

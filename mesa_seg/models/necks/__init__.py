@@ -1,0 +1,3 @@
+from .fpn import MesaFPN
+
+__all__ = ['MesaFPN']
