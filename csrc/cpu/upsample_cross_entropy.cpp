@@ -9,13 +9,12 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <algorithm>
-#include <memory>
-#include <new>
 #include <optional>
 #include <tuple>
 #include <vector>
 #include "../common/upsample.h"
 #include "class_map.h"
+#include "floats.h"
 
 namespace mesa {
 namespace {
@@ -101,16 +100,6 @@ void run_band(const Problem& p, const Band& band, const float* source, float* gr
 #endif
     default: return plain::run_band(p, band, source, gradient, s, sums);
   }
-}
-
-struct Free {
-  void operator()(float* p) const { free(p); }
-};
-using Floats = std::unique_ptr<float, Free>;
-Floats make_floats(int64_t n) {
-  Floats p(static_cast<float*>(aligned_alloc(64, (n * sizeof(float) + 64) / 64 * 64)));
-  if (!p) throw std::bad_alloc();
-  return p;
 }
 
 void fill_axis(int64_t in, int64_t out, bool align_corners, std::vector<Tap>& taps, std::vector<int64_t>& begin) {

@@ -38,3 +38,43 @@ def tap_matrix(indices, weights, in_size):
     for tap in range(indices.shape[1]):
         matrix[torch.arange(len(indices), device=weights.device), indices[:, tap].long()] += weights[:, tap]
     return matrix
+
+
+def merge_taps(indices, weights):
+    """Taps ``[n, T]`` sorted, with one entry for each source and none of weight 0; shorter lists end in (0, 0).
+
+    Args:
+        indices (Tensor): integer ``[n, T]``.
+        weights (Tensor): floating point ``[n, T]``.
+
+    Returns:
+        tuple[Tensor, Tensor]: int32 and float32 ``[n, T']``, T' the longest list (at least 1).
+    """
+    limit = torch.iinfo(torch.int32).max
+    indices = torch.where(weights != 0, indices.long(), limit)
+    indices, order = indices.sort(1)
+    weights = weights.double().gather(1, order)
+    fresh = torch.ones_like(indices)
+    fresh[:, 1:] = indices[:, 1:] != indices[:, :-1]
+    slot = fresh.cumsum(1) - 1
+    merged = torch.zeros_like(weights).scatter_add_(1, slot, weights)
+    sources = torch.full_like(indices, limit).scatter_(1, slot, indices)
+    real = sources != limit
+    count = max(1, int(real.sum(1).max())) if len(indices) else 1
+    sources, merged = torch.where(real, sources, 0)[:, :count], torch.where(real, merged, 0)[:, :count]
+    return sources.int().contiguous(), merged.float().contiguous()
+
+
+def chain_taps(outer, inner):
+    """Taps of a resize that follows another: ``outer`` takes from what ``inner`` gives.
+
+    Args:
+        outer (tuple[Tensor, Tensor]): indices and weights ``[n, T]`` into the middle axis.
+        inner (tuple[Tensor, Tensor]): indices and weights ``[middle, U]`` into the source axis.
+
+    Returns:
+        tuple[Tensor, Tensor]: indices and float64 weights ``[n, T * U]``.
+    """
+    index = outer[0].long()
+    weights = outer[1].double()[:, :, None] * inner[1].double()[index]
+    return inner[0][index].flatten(1), weights.flatten(1)
