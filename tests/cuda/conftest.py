@@ -1,6 +1,7 @@
 """Runs a test of CUDA operators twice: through the emulator, and on a GPU where there is one."""
 import pytest
 import torch
+
 from tests.emu import emulated
 
 

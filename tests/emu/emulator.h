@@ -169,11 +169,10 @@ struct Fiber {
   uint32_t mask;  // of the warp operation it waits in
   int site;       // source line of the barrier it waits at
   int operation;  // kind of the warp operation it waits in
+  uint64_t value;     // that it brought to it
+  uint64_t seen[32];  // and those of all its lanes
 };
 struct Warp {
-  uint32_t arrived = 0;
-  int phase = 0;
-  uint64_t slot[2][32];
   uint32_t syncs = 0;  // full-warp __syncwarp so far
 };
 #if defined(__SANITIZE_ADDRESS__)
@@ -263,34 +262,42 @@ inline void barrier(int site, int predicate = 0) {
 }
 
 enum Operation { op_sync, op_shuffle, op_vote };
-// Every lane of the mask leaves a value; returns the phase whose slots may then be read.
-inline int meet(uint32_t mask, uint64_t value, int operation) {
+// Every lane of the mask brings a value; returns when all have, with their values in current->seen.
+inline const uint64_t* meet(uint32_t mask, uint64_t value, int operation) {
   Machine& m = machine();
-  const int lane = m.current->index & 31, first = m.current->index & ~31;
-  Warp& warp = m.warps[first / 32];
+  Fiber& me = *m.current;
+  const int lane = me.index & 31, first = me.index & ~31, lanes = std::min(32, m.count - first);
   if (!(mask >> lane & 1)) fail_now("warp operation: the calling lane is not in the mask");
-  const int phase = warp.phase;
-  warp.slot[phase][lane] = value;
-  warp.arrived |= 1u << lane;
-  m.current->mask = mask;
-  m.current->operation = operation;
-  m.current->state = State::at_warp;
-  if (warp.arrived != mask) {
-    yield_to_scheduler();
-    return phase;
-  }
-  warp.phase ^= 1;
-  warp.arrived = 0;
+  me.mask = mask;
+  me.operation = operation;
+  me.value = value;
+  me.state = State::at_warp;
+  bool all = true;
   for (int l = 0; l < 32; ++l) {
+    if (l < lanes && m.fibers[first + l].state == State::at_warp) {
+      const Fiber& other = m.fibers[first + l];
+      const bool wanted = mask >> l & 1;
+      if (wanted != (bool)(other.mask >> lane & 1) || (wanted && other.mask != mask))
+        fail_now("warp operation: lanes disagree on the mask");
+      if (wanted && other.operation != operation) fail_now("warp operation: lanes wait in different operations");
+    } else if (mask >> l & 1) {
+      all = false;
+    }
+  }
+  if (!all) {
+    yield_to_scheduler();
+    return me.seen;
+  }
+  for (int l = 0; l < lanes; ++l)
+    if (mask >> l & 1) me.seen[l] = m.fibers[first + l].value;
+  for (int l = 0; l < lanes; ++l) {
     if (!(mask >> l & 1)) continue;
     Fiber& f = m.fibers[first + l];
-    if (f.mask != mask) fail_now("warp operation: lanes disagree on the mask");
-    if (f.operation != operation) fail_now("warp operation: lanes wait in different operations");
+    if (l != lane) memcpy(f.seen, me.seen, sizeof me.seen);
     f.state = State::ready;
   }
-  const int lanes = std::min(32, m.count - first);
-  if (operation == op_sync && mask == (lanes == 32 ? 0xffffffffu : (1u << lanes) - 1)) ++warp.syncs;
-  return phase;
+  if (operation == op_sync && mask == (lanes == 32 ? 0xffffffffu : (1u << lanes) - 1)) ++m.warps[first / 32].syncs;
+  return me.seen;
 }
 template <class T>
 uint64_t pack(T v) {
@@ -307,32 +314,26 @@ T unpack(uint64_t u) {
 }
 template <class T>
 T shuffle(uint32_t mask, T v, int source, bool inside) {
-  Machine& m = machine();
-  Warp& warp = m.warps[m.current->index >> 5];
-  const int phase = meet(mask, pack(v), op_shuffle);
+  const uint64_t* seen = meet(mask, pack(v), op_shuffle);
   if (!inside) return v;
   if (!(mask >> (source & 31) & 1)) fail_now("shuffle: the source lane is not in the mask");
-  return unpack<T>(warp.slot[phase][source & 31]);
+  return unpack<T>(seen[source & 31]);
 }
 inline uint32_t ballot(uint32_t mask, bool predicate) {
-  Machine& m = machine();
-  Warp& warp = m.warps[m.current->index >> 5];
-  const int phase = meet(mask, predicate, op_vote);
+  const uint64_t* seen = meet(mask, predicate, op_vote);
   uint32_t r = 0;
   for (int l = 0; l < 32; ++l)
-    if (mask >> l & 1) r |= (uint32_t)(warp.slot[phase][l] & 1) << l;
+    if (mask >> l & 1) r |= (uint32_t)(seen[l] & 1) << l;
   return r;
 }
 template <class T, class F>
 T reduce(uint32_t mask, T v, F f) {
-  Machine& m = machine();
-  Warp& warp = m.warps[m.current->index >> 5];
-  const int phase = meet(mask, pack(v), op_vote);
+  const uint64_t* seen = meet(mask, pack(v), op_vote);
   bool first = true;
   T r{};
   for (int l = 0; l < 32; ++l) {
     if (!(mask >> l & 1)) continue;
-    const T other = unpack<T>(warp.slot[phase][l]);
+    const T other = unpack<T>(seen[l]);
     r = first ? other : f(r, other);
     first = false;
   }
