@@ -1,0 +1,4 @@
+"""Hooks for mmengine's runner."""
+from .memory_report import MemoryReportHook
+
+__all__ = ['MemoryReportHook']

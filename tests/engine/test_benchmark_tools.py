@@ -1,0 +1,55 @@
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+TOOLS = Path(__file__).resolve().parents[2] / 'tools'
+
+
+def tool(name):
+    spec = importlib.util.spec_from_file_location(f'tools_{name}', TOOLS / f'{name}.py')
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_train_benchmark_prints_a_table_and_writes_json(tiny_config, tmp_path, capsys):
+    out = tmp_path / 'results' / 'train.json'
+    tool('benchmark').main(['train', str(tiny_config), '--crop', '32', '--batch', '2', '--steps', '1', '--with',
+                            'stock_checkpointed', '--by-op', '--grad-error', '--json', str(out)])
+    stock, checkpointed = json.loads(out.read_text())
+    assert {'config', 'saved_bytes', 'saved_by_part', 'peak_bytes', 'step_s', 'loss'} <= set(stock)
+    assert stock['saved_bytes'] == sum(stock['saved_by_part'].values())
+    assert checkpointed['saved_bytes'] < stock['saved_bytes'] <= stock['after_forward_bytes'] <= stock['peak_bytes']
+    assert checkpointed['loss'] == pytest.approx(stock['loss'], rel=1e-5)
+    assert stock['grad_error'] == 0 and checkpointed['grad_error'] < 1e-4
+    printed = capsys.readouterr().out
+    for word in ('kept for backward', 'decode_head', 'outside the loss', 'peak of the step', 'attention',
+                 'stock_checkpointed'):
+        assert word in printed
+
+
+def test_backbone_in_bfloat16(tiny_config, tmp_path):
+    out = tmp_path / 'train.json'
+    tool('benchmark').main(['train', str(tiny_config), '--crop', '32', '--batch', '1', '--steps', '1', '--part',
+                            'backbone', '--amp', 'bf16', '--json', str(out)])
+    assert list(json.loads(out.read_text())[0]['saved_by_part']) == ['backbone']
+
+
+@pytest.mark.parametrize('arguments, message', [
+    (['train'], 'CONFIG'), (['train', 'x.py', '--bits', '3'], '--bits'),
+    (['train', 'x.py', '--steps', '0'], 'positive'), (['nothing'], 'nothing')])
+def test_wrong_arguments_are_named(arguments, message, capsys):
+    with pytest.raises(SystemExit):
+        tool('benchmark').main(arguments)
+    assert message in capsys.readouterr().err
+
+
+def test_memory_report_lists_layers_and_draws(tiny_config, tmp_path, capsys):
+    picture = tmp_path / 'pictures' / 'report.png'
+    tool('memory_report').main([str(tiny_config), '--crop', '64', '--batch', '2', '--picture', str(picture)])
+    printed = capsys.readouterr().out
+    assert picture.read_bytes()[:4] == b'\x89PNG'
+    for word in ('backbone.stages.0.blocks.0.attn.w_msa', 'decode_head.fpn_bottleneck.conv', 'sum', 'exact'):
+        assert word in printed

@@ -1,0 +1,53 @@
+import pytest
+import torch
+
+from mesa_seg.engine.forecast import forecast_kept
+from mesa_seg.engine.memory import KeptForBackward
+from mesa_seg.engine.trial import Trial, load_config, override_mesa
+
+
+def test_steps_repeat_exactly_and_keep_gradients_allocated(tiny_model):
+    losses = []
+    for _ in range(2):
+        trial = Trial(tiny_model, crop=32, batch=2)
+        losses.append([trial.step(), trial.step()])
+    assert losses[0] == losses[1]
+    assert losses[0][0] != losses[0][1]
+    assert all(weight.grad is not None for weight in trial.module.parameters() if weight.requires_grad)
+
+
+def test_backbone_alone(tiny_model):
+    trial = Trial(tiny_model, crop=32, batch=1, part='backbone')
+    grads, loss = trial.gradients()
+    assert grads and isinstance(loss, float)
+    trial.step()
+    with pytest.raises(ValueError, match='part.*backbone.*neck'):
+        Trial(tiny_model, crop=32, batch=1, part='neck')
+
+
+def test_tracing_shapes_gives_the_bytes_of_a_run(tiny_model):
+    trial = Trial(tiny_model, crop=(32, 64), batch=2)
+    with KeptForBackward(trial.module) as watch:
+        outputs = trial.forward()
+    run = watch.report(outputs)
+    state = torch.get_rng_state()
+    traced = forecast_kept(tiny_model, (32, 64), 2)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert list(run.by_part()) == ['backbone', 'decode_head', 'auxiliary_head']
+    assert traced.by_part() == run.by_part()
+    assert traced.by_layer() == run.by_layer()
+    assert traced.by_kind() == run.by_kind()
+    assert traced.loss == run.loss > 0
+
+
+def test_bits_reach_mesa_settings_only(tiny_model):
+    tiny_model['backbone']['mesa'] = dict(enable=True, bits=8)
+    model = override_mesa(tiny_model, bits=4, granularity='block')
+    assert model['backbone']['mesa'] == dict(enable=True, bits=4, granularity='block')
+    assert tiny_model['backbone']['mesa'] == dict(enable=True, bits=8)
+    assert 'mesa' not in model['decode_head']
+
+
+def test_a_missing_config_is_named():
+    with pytest.raises(FileNotFoundError, match='nowhere.py'):
+        load_config('nowhere.py')

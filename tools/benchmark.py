@@ -1,0 +1,43 @@
+"""Measure: ``python tools/benchmark.py {train,ops,loss,predict} ...``; ``--help`` after a name says more.
+
+Each benchmark is a module of ``tools/benchmarks`` with ``add_arguments(parser)`` and ``run(args)``.
+"""
+import argparse
+import importlib
+import pkgutil
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+if importlib.util.find_spec('mesa_seg') is None:  # a checkout that is not installed
+    sys.path.insert(1, str(HERE.parent))
+
+import benchmarks  # noqa: E402
+
+
+def main(argv=None):
+    """Run one benchmark.
+
+    Args:
+        argv (list[str] | None): arguments; those of the command line where it is None.
+    """
+    names = [module.name for module in pkgutil.iter_modules(benchmarks.__path__) if not module.name.startswith('_')]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    subparsers = parser.add_subparsers(dest='benchmark', required=True, metavar='{' + ','.join(names) + '}')
+    # only the chosen one is imported: each brings in what it needs
+    chosen = next((arg for arg in (sys.argv[1:] if argv is None else argv) if not arg.startswith('-')), None)
+    for name in names:
+        if name == chosen:
+            module = importlib.import_module(f'benchmarks.{name}')
+            subparser = subparsers.add_parser(name, description=module.__doc__,
+                                              formatter_class=argparse.RawDescriptionHelpFormatter)
+            module.add_arguments(subparser)
+        else:
+            subparsers.add_parser(name)
+    args = parser.parse_args(argv)
+    module.run(args)
+
+
+if __name__ == '__main__':
+    main()
