@@ -6,6 +6,7 @@ from . import (
     models,  # noqa: F401
     ops,
 )
+from .engine import hooks  # noqa: F401
 from .nn import convert
 from .version import __version__
 

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
-if importlib.util.find_spec('mesa_seg') is None:  # a checkout that is not installed
-    sys.path.insert(1, str(HERE.parent))
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import benchmarks  # noqa: E402
+
+from mesa_seg import compat  # noqa: E402
 
 
 def main(argv=None):
@@ -22,6 +22,8 @@ def main(argv=None):
     Args:
         argv (list[str] | None): arguments; those of the command line where it is None.
     """
+    compat.prepare()
+    from mesa_seg.engine.errors import run
     names = [module.name for module in pkgutil.iter_modules(benchmarks.__path__) if not module.name.startswith('_')]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     subparsers = parser.add_subparsers(dest='benchmark', required=True, metavar='{' + ','.join(names) + '}')
@@ -36,7 +38,7 @@ def main(argv=None):
         else:
             subparsers.add_parser(name)
     args = parser.parse_args(argv)
-    module.run(args)
+    run(lambda: module.run(args))
 
 
 if __name__ == '__main__':

@@ -3,19 +3,25 @@
 Nothing is run: shapes are traced, which needs neither the memory nor the time of a step (``--run`` does run one step).
 """
 import argparse
-import importlib.util
 import sys
 from pathlib import Path
 
-if importlib.util.find_spec('mesa_seg') is None:  # a checkout that is not installed
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch  # noqa: E402
 
+from mesa_seg import compat  # noqa: E402
+
+compat.prepare()
+
+from mesa_seg.engine.config import load_config  # noqa: E402
+from mesa_seg.engine.errors import run  # noqa: E402
+from mesa_seg.engine.forecast import forecast_kept  # noqa: E402
 from mesa_seg.engine.memory import MIB, KeptForBackward  # noqa: E402
 from mesa_seg.engine.text_table import text_table  # noqa: E402
-from mesa_seg.engine.trial import Trial, load_config, stock_twin  # noqa: E402
+from mesa_seg.engine.trial import Trial, build_model, stock_twin  # noqa: E402
 
+SHOWN = 0.005 * MIB  # what is less is left out
 AMP = {'bf16': torch.bfloat16, 'fp16': torch.float16}
 
 
@@ -32,10 +38,9 @@ def parse_args(argv=None):
     return parser.parse_args(argv)
 
 
-def measure(model, crop, batch, amp, run):
+def measure(model, crop, batch, amp, really):
     """KeptReport of one forward pass."""
-    if not run:
-        from mesa_seg.engine.forecast import forecast_kept
+    if not really:
         return forecast_kept(model, crop, batch, amp)
     trial = Trial(model, crop, batch, amp=amp)
     with KeptForBackward(trial.module) as kept:
@@ -54,7 +59,8 @@ def held_as(tensors):
         else:
             form = str(kept.dtype).removeprefix('torch.')
         sums[form] = sums.get(form, 0) + kept.nbytes
-    return ', '.join(f'{form} {size / MIB:.2f}' for form, size in sorted(sums.items(), key=lambda item: -item[1]))
+    return ', '.join(f'{form} {size / MIB:.2f}' for form, size in sorted(sums.items(), key=lambda item: -item[1])
+                     if size >= SHOWN)
 
 
 def layer_table(kept, stock, reasons, depth=None):
@@ -75,14 +81,18 @@ def layer_table(kept, stock, reasons, depth=None):
     for side, report in enumerate((stock, kept)):
         for tensor in report.tensors:
             layers.setdefault(name(tensor), ([], []))[side].append(tensor)
-    order = {layer: place for place, layer in enumerate(dict.fromkeys(name(t) for t in stock.tensors + kept.tensors))}
+    order = list(dict.fromkeys(name(tensor) for tensor in stock.tensors))
+    for layer in layers:
+        if layer not in order:  # a module that does the work of those inside it stands before them
+            inside = (place for place, other in enumerate(order) if other.startswith(layer + '.'))
+            order.insert(next(inside, len(order)), layer)
     rows = []
-    for layer in sorted(layers, key=order.get):
+    for layer in order:
         there, here = (sum(tensor.nbytes for tensor in side) for side in layers[layer])
         reason = reasons.get(layer, '')
-        if max(here, there) < 0.005 * MIB and not reason:
+        if max(here, there) < SHOWN and not reason:
             continue
-        types = dict.fromkeys(tensor.layer_type for side in layers[layer] for tensor in side)
+        types = dict.fromkeys(tensor.layer_type.removeprefix('Mesa') for side in layers[layer] for tensor in side)
         rows.append([layer, ', '.join(types) if len(types) < 3 else f'{len(types)} types', f'{there / MIB:.2f}',
                      f'{here / MIB:.2f}', held_as(layers[layer][1]), reason])
     rows += [None, ['sum', '', f'{stock.total / MIB:.2f}', f'{kept.total / MIB:.2f}', held_as(kept.tensors), '']]
@@ -163,9 +173,22 @@ def main(argv=None):
 
 
 def left_alone(model, crop):
-    """dict[str, str]: modules that conversion did not touch, and why. (Filled in by what convert() reports.)"""
-    return {}
+    """Reasons for which conversion left modules as they are.
+
+    Args:
+        model (dict): ``model`` of a config.
+        crop (int | tuple[int, int]): side of the images, or height and width.
+
+    Returns:
+        dict[str, str]: module name → reason.
+    """
+    reasons = {}
+    for name, module in build_model(model, crop).named_modules():
+        conversion = getattr(module, 'mesa_conversion', None)
+        if conversion is not None:
+            reasons.update({'.'.join(filter(None, (name, left))): reason for left, reason in conversion.left.items()})
+    return reasons
 
 
 if __name__ == '__main__':
-    main()
+    run(main)

@@ -15,9 +15,14 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from ..saved import Quantizer
+
 MIB = 2**20
 _Frame = namedtuple('_Frame', 'name kind leaf in_loss in_attention')
 _ATTENTION = re.compile('Attention|Attn|MSA')
+# functions of mesa_seg.functional, run by modules that fuse several layers
+_FUNCTIONS = {'_linear': 'Linear', '_layer_norm': 'LayerNorm', '_gelu': 'GELU', '_conv': 'Conv2d', '_relu': 'ReLU',
+              '_batch_norm': 'BatchNorm2d'}
 
 
 @dataclass(frozen=True)
@@ -167,7 +172,7 @@ class KeptForBackward:
         kind = type(module).__name__
         if in_loss is None:
             in_loss = kind.endswith('Loss') or name.rpartition('.')[2].startswith('loss')
-        leaf = next(module.children(), None) is None
+        leaf = all(isinstance(child, Quantizer) for child in module.children())
         in_attention = above.in_attention or bool(_ATTENTION.search(kind))
         self._stack.append(_Frame(name, kind, leaf, above.in_loss or in_loss, in_attention))
 
@@ -313,4 +318,5 @@ def _kind(frame, op):
         return 'BatchNorm2d' if layer == 'SyncBatchNorm' else layer
     if op.startswith('ScaledDotProduct'):
         return 'attention'
-    return re.sub(r'(?<=[a-z0-9])(?=[A-Z])', '_', op.removeprefix('Mesa')).lower()
+    name = re.sub(r'(?<=[a-z0-9])(?=[A-Z])', '_', op).lower()
+    return _FUNCTIONS.get(name, name.lstrip('_'))

@@ -6,37 +6,9 @@ import contextlib
 import copy
 import io
 import logging
-from pathlib import Path
 
 import torch
 from torch import nn
-
-from mesa_seg import compat
-
-
-def load_config(path):
-    """Read a config file.
-
-    Args:
-        path (str | Path | Config): file, or a config that is returned as it is.
-
-    Returns:
-        mmengine.Config
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it has no ``model``.
-    """
-    compat.prepare()
-    from mmengine.config import Config
-    config = path
-    if not isinstance(path, Config):
-        if not Path(path).is_file():
-            raise FileNotFoundError(f'config: there is no file {str(path)!r} (looked in {Path.cwd()})')
-        config = Config.fromfile(path)
-    if 'model' not in config:
-        raise ValueError(f'config: {path} has no `model`')
-    return config
 
 
 def _edit(node, edit):
@@ -51,10 +23,10 @@ def _edit(node, edit):
 
 
 def _register():
-    compat.prepare()
+    """Have mmseg's components and ours in the registry, whatever the config's ``custom_imports``."""
     from mmseg.utils import register_all_modules
 
-    import mesa_seg  # noqa: F401 (registers the Mesa components)
+    import mesa_seg  # noqa: F401
     register_all_modules()
 
 

@@ -54,8 +54,17 @@ def without_dropping(segmentor):
             module.drop_prob = 0.0
 
 
+def _mesa_published(models):
+    model = stock_twin(models[0])
+    backbone = model['backbone']
+    backbone.update(type='Mesa' + backbone['type'], mesa=dict(bits=8, granularity='head', reuse=False))
+    return model, None
+
+
 VARIANTS = {
     'stock': Variant('the stock twin', _stock),
     'stock_checkpointed': Variant('the stock twin with with_cp=True and every ConvModule of the heads checkpointed',
                                   _stock_checkpointed),
+    'mesa_published': Variant('Mesa as published: 8 bits in the backbone of the stock twin, where each op keeps its own '
+                              'copy and attention its probabilities', _mesa_published),
 }

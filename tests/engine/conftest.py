@@ -29,6 +29,15 @@ def tiny_model():
 
 
 @pytest.fixture
+def tiny_mesa_model(tiny_model):
+    """The same model with Mesa."""
+    for part, name in (('backbone', 'MesaSwinTransformer'), ('decode_head', 'MesaUPerHead'),
+                       ('auxiliary_head', 'MesaFCNHead')):
+        tiny_model[part].update(type=name, mesa=dict(bits=8))
+    return tiny_model
+
+
+@pytest.fixture
 def tiny_config(tmp_path):
     """The same as a config file."""
     path = tmp_path / 'upernet_tiny.py'

@@ -3,7 +3,7 @@ import torch
 
 from mesa_seg.engine.forecast import forecast_kept
 from mesa_seg.engine.memory import KeptForBackward
-from mesa_seg.engine.trial import Trial, load_config, override_mesa
+from mesa_seg.engine.trial import Trial, override_mesa, stock_twin
 
 
 def test_steps_repeat_exactly_and_keep_gradients_allocated(tiny_model):
@@ -40,6 +40,18 @@ def test_tracing_shapes_gives_the_bytes_of_a_run(tiny_model):
     assert traced.loss == run.loss > 0
 
 
+@pytest.mark.parametrize('mesa', [dict(), dict(bits=4, granularity='block', block_size=64)])
+def test_tracing_a_mesa_model_gives_the_bytes_of_a_run(tiny_mesa_model, mesa):
+    model = override_mesa(tiny_mesa_model, **mesa)
+    trial = Trial(model, crop=64, batch=2)
+    with KeptForBackward(trial.module) as watch:
+        outputs = trial.forward()
+    run, traced = watch.report(outputs), forecast_kept(model, 64, 2)
+    assert traced.by_layer() == run.by_layer()
+    assert traced.by_kind() == run.by_kind()
+    assert run.outside_loss < 0.5 * forecast_kept(stock_twin(model), 64, 2).outside_loss
+
+
 def test_bits_reach_mesa_settings_only(tiny_model):
     tiny_model['backbone']['mesa'] = dict(enable=True, bits=8)
     model = override_mesa(tiny_model, bits=4, granularity='block')
@@ -48,6 +60,8 @@ def test_bits_reach_mesa_settings_only(tiny_model):
     assert 'mesa' not in model['decode_head']
 
 
-def test_a_missing_config_is_named():
-    with pytest.raises(FileNotFoundError, match='nowhere.py'):
-        load_config('nowhere.py')
+def test_stock_twin_drops_mesa(tiny_model):
+    mesa = dict(tiny_model, backbone=dict(tiny_model['backbone'], type='MesaSwin', mesa=dict(bits=4)),
+                decode_head=dict(tiny_model['decode_head'], type='MesaUPerHead', mesa=dict(bits=4)))
+    assert stock_twin(mesa) == tiny_model == stock_twin(tiny_model)
+    assert mesa['backbone']['type'] == 'MesaSwin'

@@ -11,10 +11,12 @@ from pathlib import Path
 import torch
 
 from mesa_seg.engine import variants
+from mesa_seg.engine.config import load_config
+from mesa_seg.engine.errors import UserError
 from mesa_seg.engine.memory import MIB, KeptForBackward
 from mesa_seg.engine.peak import PeakMemory
 from mesa_seg.engine.text_table import text_table
-from mesa_seg.engine.trial import Trial, load_config, override_mesa
+from mesa_seg.engine.trial import Trial, override_mesa
 
 AMP = {'bf16': torch.bfloat16, 'fp16': torch.float16}
 
@@ -209,7 +211,7 @@ def _short(labels):
 
 def run(args):
     if args.device.startswith('cuda') and not torch.cuda.is_available():
-        raise SystemExit('--device: cuda was asked for, and torch finds no CUDA device here')
+        raise UserError(f'--device {args.device}: torch finds no CUDA device here.')
     results = measure(_rows(args), args, progress=lambda text: print(text, flush=True))
     print(f'\n{args.part}, {args.batch} x {args.crop} x {args.crop}, {args.amp or "float32"}, {args.device}, '
           f'{torch.get_num_threads()} threads; median of {args.steps} steps; ratios to the first column\n')
