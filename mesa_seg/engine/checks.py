@@ -82,7 +82,7 @@ def check_data(dataloader):
     for dataset in _datasets((dataloader or {}).get('dataset')):
         root = dataset.get('data_root') or ''
         kind = dataset['type']
-        get = f'Download it from {PAGES[kind]} and unpack it there' if kind in PAGES else 'Put the data there'
+        get = f'Download it from {PAGES[kind]}, unpack it there' if kind in PAGES else 'Put the data there'
         toy = f', or draw a toy data set of the same layout: {TOY} {root}' if kind in PAGES else ''
         elsewhere = 'its place is set by data_root, e.g. --cfg-options data_root=FOLDER'
         stems = {}
@@ -93,7 +93,8 @@ def check_data(dataloader):
                 continue
             folder = os.path.abspath(os.path.join(root, prefix))
             if not os.path.isdir(folder):
-                raise UserError(f'The data set {kind} is not there: no folder {folder} ({what}). {get}{toy}; {elsewhere}.')
+                raise UserError(f'The data set {kind} is not there: no folder {folder} ({what}). {get}{toy}; '
+                                f'{elsewhere}.')
             suffix = _default(dataset, suffix_key, suffix)
             found = {os.path.join(os.path.relpath(where, folder), name[:-len(suffix)])
                      for where, _, names in os.walk(folder) for name in names if name.endswith(suffix)}

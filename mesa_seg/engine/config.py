@@ -80,8 +80,6 @@ def _check_nested(cfg, option):
                 raise UserError(f'--cfg-options {option}: the key does not exist: nobody reads `{key}` in '
                                 f'`{".".join(path[:depth])}`{_suggest(key, _KEYS_READ[parent])}')
             return
-        elif node is None:
-            return
         else:
             raise UserError(f'--cfg-options {option}: `{".".join(path[:depth])}` is {node!r}, which has no keys.')
 

@@ -17,8 +17,9 @@ def _sentence(error, cfg):
     """The sentence for an error that mmengine or torch raises while a job runs; None for one we cannot explain."""
     text = str(error.args[0]) if error.args else str(error)
     if isinstance(error, (URLError, ConnectionError, TimeoutError)):
-        address = getattr(error, 'url', None) or _pretrained(cfg) or 'a file'
-        return (f'{address} could not be downloaded ({getattr(error, "reason", None) or error}): go on without '
+        address = getattr(error, 'url', None) or _pretrained(cfg.get('model')) or 'a file'
+        reason = getattr(error, 'reason', None) or error
+        return (f'{address} could not be downloaded ({reason}): go on without '
                 'pretrained weights by --cfg-options model.backbone.init_cfg=None, or fetch the file elsewhere and name '
                 'it by --cfg-options model.backbone.init_cfg.checkpoint=FILE.')
     unexpected = re.search(r"(\w+)(?:\.__init__)?\(\) got an unexpected keyword argument '(\w+)'", text)
@@ -79,5 +80,5 @@ def run(main):
         if os.environ.get(TRACEBACK, '0') not in ('', '0'):
             traceback.print_exc()
         rank = os.environ.get('RANK') or os.environ.get('SLURM_PROCID')
-        print(f'error{f" (process {rank})" if rank else ""}: {error}', file=sys.stderr)
+        print(f'error{f" (process {rank})" if rank else ""}:', *str(error).split(), file=sys.stderr)
         sys.exit(1)

@@ -1,7 +1,7 @@
 """ADE20K SceneParsing (150 classes): 20,210 training and 2,000 validation images.
 
-Layout under ``data_root``: ``images/{training,validation}/*.jpg`` and ``annotations/{training,validation}/*.png``, label
-0 = other (ignored), 1..150 = the classes. ``tools/make_toy_dataset.py`` writes a drawn data set of the same layout.
+Layout under ``data_root``: ``images/{training,validation}/*.jpg`` and ``annotations/{training,validation}/*.png``,
+label 0 = other (ignored), 1..150 = the classes. ``tools/make_toy_dataset.py`` writes a drawn data set of the same layout.
 """
 dataset_type = 'ADE20KDataset'
 data_root = 'data/ade/ADEChallengeData2016'

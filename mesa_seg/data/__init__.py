@@ -1,0 +1,1 @@
+"""Data the project makes itself."""
