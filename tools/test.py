@@ -13,7 +13,7 @@ def parse(argv=None):
     result.add_argument('checkpoint', help='checkpoint file')
     result.add_argument('--out', help='folder for the predicted label maps')
     result.add_argument('--show', action='store_true', help='show each prediction in a window')
-    result.add_argument('--show-dir', help='folder, under <work dir>/<time>, for pictures of the predictions')
+    result.add_argument('--show-dir', help='folder for pictures of the predictions')
     result.add_argument('--wait-time', type=float, default=2, help='seconds between two shown pictures')
     result.add_argument('--tta', action='store_true', help="average over scales and flips (the config's tta_pipeline)")
     return result.parse_args(argv)
@@ -26,6 +26,7 @@ def _draw(cfg, args):
         raise UserError('--show and --show-dir draw by default_hooks.visualization, which the config has not: add '
                         "visualization=dict(type='SegVisualizationHook').")
     hook.draw = True
+    hook.setdefault('interval', 1)
     if args.show:
         hook.show = True
         hook.wait_time = args.wait_time

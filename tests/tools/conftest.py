@@ -41,29 +41,34 @@ def options(**more):
     return ['--cfg-options', *(f'{key}={value}' for key, value in chosen.items())]
 
 
-@pytest.fixture(autouse=True)
-def fresh_mmengine():
-    """mmengine keeps loggers and hubs by name for the life of the process: a run in a test shall find none of another."""
-    from mesa_seg import compat
-    compat.prepare()
+def forget_earlier_runs():
+    """mmengine keeps loggers, hubs and visualizers by name for the life of the process, and a second run would find them."""
     from mmengine.logging import MessageHub, MMLogger
     from mmengine.registry import DefaultScope
-    from mmengine.visualization import Visualizer
-    for keeper in (MMLogger, MessageHub, DefaultScope, Visualizer):
+    from mmseg.visualization import SegLocalVisualizer
+    for keeper in (MMLogger, MessageHub, DefaultScope, SegLocalVisualizer):
         keeper._instance_dict.clear()
+
+
+class Tool:
+    """``tools/NAME.py``, run in this process."""
+
+    def __init__(self, name):
+        spec = importlib.util.spec_from_file_location(f'mesa_seg_tool_{name}', ROOT / 'tools' / f'{name}.py')
+        self.module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(self.module)
+
+    def main(self, argv):
+        forget_earlier_runs()
+        return self.module.main(argv)
 
 
 @pytest.fixture(scope='session')
 def tool():
-    """Load ``tools/NAME.py`` as a module."""
-
-    def load(name):
-        spec = importlib.util.spec_from_file_location(f'mesa_seg_tool_{name}', ROOT / 'tools' / f'{name}.py')
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-
-    return load
+    """Load ``tools/NAME.py``."""
+    from mesa_seg import compat
+    compat.prepare()
+    return Tool
 
 
 @pytest.fixture(scope='session')
