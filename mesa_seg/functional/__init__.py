@@ -1,19 +1,24 @@
 """Autograd functions that keep saved forms instead of activations, one file an operation."""
+from .activation import activation, prelu
 from .attention import scaled_dot_product_attention
 from .batch_norm import batch_norm
 from .checkpoint import checkpoint
 from .conv import convolution
 from .dropout import channel_dropout, dropout
 from .gelu import gelu
+from .group_norm import group_norm
 from .layer_norm import layer_norm
 from .linear import linear
 from .matmul import matmul
+from .max_pool import max_pool2d
 from .pool import adaptive_avg_pool2d
 from .relu import relu
+from .scale import scale
 from .softmax import softmax
 from .window_attention import window_attention
 
 __all__ = [
-    'adaptive_avg_pool2d', 'batch_norm', 'channel_dropout', 'checkpoint', 'convolution', 'dropout', 'gelu', 'layer_norm',
-    'linear', 'matmul', 'relu', 'scaled_dot_product_attention', 'softmax', 'window_attention'
+    'activation', 'adaptive_avg_pool2d', 'batch_norm', 'channel_dropout', 'checkpoint', 'convolution', 'dropout', 'gelu',
+    'group_norm', 'layer_norm', 'linear', 'matmul', 'max_pool2d', 'prelu', 'relu', 'scale', 'scaled_dot_product_attention',
+    'softmax', 'window_attention'
 ]

@@ -14,11 +14,13 @@ def autocast(x, *others):
     if not torch.is_autocast_enabled(device):
         return tensors
     dtype = torch.get_autocast_dtype(device)
-    return tuple(t.to(dtype) if t is not None and t.dtype != torch.float64 else t for t in tensors)
+    return tuple(t.to(dtype) if t is not None and t.is_floating_point() and t.dtype != torch.float64 else t
+                 for t in tensors)
 
 
 def autocast_float32(*tensors):
     """Cast to float32 where autocast is on: the operations that torch's autocast keeps in full precision."""
     if not torch.is_autocast_enabled(tensors[0].device.type):
         return tensors
-    return tuple(t.float() if t is not None and t.dtype != torch.float64 else t for t in tensors)
+    return tuple(t.float() if t is not None and t.is_floating_point() and t.dtype != torch.float64 else t
+                 for t in tensors)

@@ -43,7 +43,8 @@ def scaled_dot_product_attention(q, k, v, bias=None, scale=None, *, quantizers):
     Args:
         q (Tensor): ``[B, heads, N, d]``.
         k, v (Tensor): ``[B, heads, M, d]``.
-        bias (Tensor, optional): added to the scaled scores, broadcastable to ``[B, heads, N, M]``; kept as it is.
+        bias (Tensor, optional): added to the scaled scores, or bool: which scores count; broadcastable to
+            ``[B, heads, N, M]``; kept as it is.
         scale (float, optional): of the scores, ``d ** -0.5`` by default.
         quantizers (sequence[Quantizer]): for q, k and v, with a group a head.
 
