@@ -14,7 +14,7 @@ class _Attention(torch.autograd.Function):
         ctx.counts = tuple(len(s.tensors) for s in saved)
         ctx.scale = scale
         ctx.save_for_backward(bias, *(t for s in saved for t in s.tensors))
-        return F.scaled_dot_product_attention(q, k, v, bias, scale=scale)
+        return F.scaled_dot_product_attention(q, k, v, bias, scale=scale).detach()
 
     @staticmethod
     @once_differentiable

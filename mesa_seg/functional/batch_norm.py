@@ -49,7 +49,7 @@ class _BatchNorm(torch.autograd.Function):
         ctx.save_for_backward(codes, ranges, mask, rstd, weight)
         ctx.layout = layout.groups, bits, block_size
         ctx.count, ctx.process_group = count, process_group
-        return y.view(x.shape)
+        return y.view(x.shape).detach()  # no view: it may be edited in place
 
     @staticmethod
     @once_differentiable

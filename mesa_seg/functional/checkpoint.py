@@ -17,7 +17,7 @@ class _Checkpoint(torch.autograd.Function):
         ctx.autocast = {d: (torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in {'cpu', x.device.type}}
         ctx.save_for_backward(*saved.tensors)
         # Recorded and thrown away at once, so that running ranges move in the forward and not in its repetition.
-        with torch.enable_grad():
+        with torch.enable_grad(), seed_stream('checkpoint'):
             return function(x.detach().requires_grad_(x.requires_grad)).detach()
 
     @staticmethod

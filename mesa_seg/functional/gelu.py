@@ -29,7 +29,7 @@ class _GELU(torch.autograd.Function):
         box.extend((codes, ranges, layout))
         ctx.save_for_backward(codes, ranges)
         ctx.layout, ctx.arguments = layout, (bits, block_size, tanh)
-        return layout.restore(y)
+        return layout.restore(y).detach()  # no view: it may be edited in place
 
     @staticmethod
     @once_differentiable

@@ -14,7 +14,7 @@ from ._autograd import autocast_float32, grad_needed
 
 def _normalised_range(x, groups, eps):
     normalised = F.layer_norm(x, x.shape[-1:], None, None, eps)
-    return ops.group_range(normalised.view(x.shape[0], groups, -1))
+    return ops.group_range(normalised.view(x.shape[0], groups, x.shape[1] // groups))
 
 
 class _LayerNorm(torch.autograd.Function):
@@ -32,7 +32,7 @@ class _LayerNorm(torch.autograd.Function):
         box.extend((codes, ranges, layout))
         ctx.save_for_backward(codes, ranges, rstd, weight)
         ctx.layout = layout.groups, bits, block_size
-        return y.view(x.shape)
+        return y.view(x.shape).detach()  # no view: it may be edited in place
 
     @staticmethod
     @once_differentiable

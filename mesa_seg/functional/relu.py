@@ -32,7 +32,7 @@ class _ReLU(torch.autograd.Function):
             x.copy_(restore(y))
             ctx.mark_dirty(x)
             return x
-        return restore(y)
+        return restore(y).detach()  # no view: it may be edited in place
 
     @staticmethod
     @once_differentiable

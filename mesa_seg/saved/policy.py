@@ -126,6 +126,6 @@ class Policy:
         for rule in self.rules:
             if rule.matches(kind, index, name):
                 changes = dict(rule.changes)
-                enable = self.enable and changes.pop('enable', enable)
+                enable = changes.pop('enable', enable) and self.enable
                 config = replace(config, **changes)
         return config if enable else None

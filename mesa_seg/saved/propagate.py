@@ -79,7 +79,7 @@ class Propagate(TorchFunctionMode):
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         out = function(*args, **kwargs)
-        if not isinstance(out, Tensor) or not out.requires_grad:
+        if not isinstance(out, Tensor) or not out.requires_grad or not torch.is_grad_enabled():
             return out
         if function in _ONE or (function in _SLICES and _plain(args[1])):
             _derive_one(function, out, args, kwargs)

@@ -108,6 +108,7 @@ class Quantizer(nn.Module):
             return None
         if self.running is None or self.running.shape[0] != groups:
             observed = observe()
+            observed = torch.where(observed[:, :1] > observed[:, 1:], 0.0, observed)  # a group with nothing finite
             if not in_backward():
                 self.running = observed.clone()
             return observed
@@ -122,11 +123,14 @@ class Quantizer(nn.Module):
             ops.update_ranges(self.running, observed, self.config.decay)
 
     def keep(self, x, channel_dim):
-        """The saved form of ``x``: the one attached to it, else a new one, which is attached for the next consumer."""
+        """The saved form of ``x``: the one attached to it, else a new one, which is attached for the next consumer.
+
+        None is attached to a leaf: an input outlives the step, and its form should not.
+        """
         saved = lookup(x) if self.reuse else None
         if saved is None:
             saved = self(x, channel_dim)
-            if self.reuse:
+            if self.reuse and x.grad_fn is not None:
                 attach(x, saved)
         return saved
 

@@ -3,8 +3,9 @@ from mmseg.models.decode_heads import UPerHead
 from mmseg.registry import MODELS
 
 from ..component import MesaComponent
+from .fused_loss import FusedLossMixin
 
 
 @MODELS.register_module()
-class MesaUPerHead(MesaComponent, UPerHead):
+class MesaUPerHead(MesaComponent, FusedLossMixin, UPerHead):
     """mmseg's ``UPerHead``: the same arguments and checkpoints, and ``mesa=dict(...)``."""
