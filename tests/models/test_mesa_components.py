@@ -18,7 +18,6 @@ def config(mesa=None, **backbone):
     head = dict(num_classes=19, norm_cfg=NORM, align_corners=False, dropout_ratio=0.1)
     return dict(
         type='EncoderDecoder',
-        data_preprocessor=dict(type='SegDataPreProcessor'),
         backbone=dict(type=f'{prefix}SwinTransformer', embed_dims=32, depths=[2, 2, 2, 2], num_heads=[1, 2, 4, 8],
                       window_size=7, drop_path_rate=0.3, **backbone, **extra),
         decode_head=dict(type=f'{prefix}UPerHead', in_channels=[32, 64, 128, 256], in_index=[0, 1, 2, 3], channels=32,
