@@ -23,13 +23,22 @@ MESA_HD WindowMap window_map(int height, int width, int window, int shift) {
   return m;
 }
 
+// Row y of the map at row `row` of window w, and column x at its column `column`; -1 where the map is padded.
+MESA_HD int window_y(const WindowMap& m, int w, int row) {
+  int y = w / m.columns * m.window + row + m.shift;
+  y -= y >= m.rows * m.window ? m.rows * m.window : 0;
+  return y < m.height ? y : -1;
+}
+MESA_HD int window_x(const WindowMap& m, int w, int column) {
+  int x = w % m.columns * m.window + column + m.shift;
+  x -= x >= m.columns * m.window ? m.columns * m.window : 0;
+  return x < m.width ? x : -1;
+}
+
 // Token y * width + x at (row, column) of window w, or -1 where the map is padded.
 MESA_HD int window_token(const WindowMap& m, int w, int row, int column) {
-  int y = w / m.columns * m.window + row + m.shift;
-  int x = w % m.columns * m.window + column + m.shift;
-  y -= y >= m.rows * m.window ? m.rows * m.window : 0;
-  x -= x >= m.columns * m.window ? m.columns * m.window : 0;
-  return y < m.height && x < m.width ? y * m.width + x : -1;
+  const int y = window_y(m, w, row), x = window_x(m, w, column);
+  return y >= 0 && x >= 0 ? y * m.width + x : -1;
 }
 
 // Only windows of the last row and the last column hold tokens of more than one region.

@@ -14,14 +14,13 @@
 #include <memory>
 #include <new>
 #include <optional>
-#include <string>
 #include <tuple>
-#include <type_traits>
 #include <vector>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 #include "../common/window_attention.h"
+#include "../common/window_attention_check.h"
 
 namespace mesa {
 namespace {
@@ -30,6 +29,7 @@ using torch::stable::Tensor;
 using ScalarType = torch::headeronly::ScalarType;
 
 constexpr int kAlign = 16;       // rows of the scratch buffers are padded to this many floats
+constexpr int kMaxWindow = 64;   // index arithmetic and memory stay small
 constexpr int kPartials = 64;    // bias gradients that are summed apart from each other, over all heads
 
 struct Problem {
@@ -238,26 +238,6 @@ void run_backward(const Problem& p, float* gpad, float* gbias) {
       gpad[(1 + i / p.dim) * p.channels + u % p.heads * p.dim + i % p.dim] += sums[u * sum + map + i];
 }
 
-std::string shape_of(const Tensor& x) {
-  std::string text = "[";
-  for (int64_t i = 0; i < x.dim(); ++i) text += (i ? ", " : "") + std::to_string(x.size(i));
-  return text + "]";
-}
-
-bool has_shape(const Tensor& x, std::initializer_list<int64_t> shape) {
-  if (x.dim() != (int64_t)shape.size()) return false;
-  int64_t i = 0;
-  for (const int64_t n : shape)
-    if (x.size(i++) != n) return false;
-  return true;
-}
-
-void check_dtype(const char* name, const Tensor& x) {
-  const ScalarType t = x.scalar_type();
-  STD_TORCH_CHECK(t == ScalarType::Float || t == ScalarType::Half || t == ScalarType::BFloat16, name,
-                  ": expected float32, float16 or bfloat16, got dtype number ", (int)t);
-}
-
 // Checked arguments and the float32 copies of the small ones.
 struct Arguments {
   Problem problem;
@@ -267,20 +247,8 @@ struct Arguments {
 
 void read_arguments(Arguments& a, const Tensor& qkv, const std::optional<Tensor>& pad, const Tensor& bias, int64_t heads,
                     int64_t window, int64_t shift, double scale) {
-  STD_TORCH_CHECK(qkv.dim() == 4, "qkv: expected [B, H, W, 3C], got ", shape_of(qkv));
-  check_dtype("qkv", qkv);
-  const int64_t width = qkv.size(3);
-  STD_TORCH_CHECK(heads > 0 && width % (3 * heads) == 0, "heads: expected a divisor of C with qkv [B, H, W, 3C], got ", heads,
-                  " for ", shape_of(qkv));
-  STD_TORCH_CHECK(window > 0 && window <= 64, "window: expected 1 to 64, got ", window);
-  STD_TORCH_CHECK(shift >= 0 && shift < window, "shift: expected 0 <= shift < window = ", window, ", got ", shift);
-  STD_TORCH_CHECK(!pad || has_shape(*pad, {width}), "pad: expected [3C] = [", width, "], got ", shape_of(*pad));
-  const int64_t n = window * window;
-  STD_TORCH_CHECK(has_shape(bias, {heads, n, n}), "bias: expected [heads, N, N] = [", heads, ", ", n, ", ", n, "], got ",
-                  shape_of(bias));
-  check_dtype("bias", bias);
-  STD_TORCH_CHECK(qkv.size(1) * qkv.size(2) < (int64_t)1 << 30, "qkv: expected fewer than 2^30 tokens a map, got ",
-                  shape_of(qkv));
+  check_attention(qkv, pad, bias, heads, window, shift, kMaxWindow);
+  const int64_t width = qkv.size(3), n = window * window;
   Problem& p = a.problem;
   a.qkv = torch::stable::contiguous(qkv);
   p.qkv = a.qkv.const_data_ptr();
@@ -288,7 +256,6 @@ void read_arguments(Arguments& a, const Tensor& qkv, const std::optional<Tensor>
   p.out = nullptr;
   p.pad = nullptr;
   if (pad) {
-    check_dtype("pad", *pad);
     a.pad = torch::stable::contiguous(torch::stable::to(*pad, ScalarType::Float));
     p.pad = static_cast<const float*>(a.pad.const_data_ptr());
   }
@@ -330,10 +297,7 @@ std::tuple<Tensor, Tensor, Tensor> window_attention_backward(const Tensor& grad,
   Arguments a;
   read_arguments(a, qkv, pad, bias, heads, window, shift, scale);
   Problem& p = a.problem;
-  STD_TORCH_CHECK(has_shape(grad, {qkv.size(0), qkv.size(1), qkv.size(2), p.channels}),
-                  "grad: expected [B, H, W, C] beside qkv ", shape_of(qkv), ", got ", shape_of(grad));
-  STD_TORCH_CHECK(grad.scalar_type() == qkv.scalar_type(), "grad: expected qkv's dtype, number ", (int)qkv.scalar_type(),
-                  ", got number ", (int)grad.scalar_type());
+  check_attention_grad(grad, qkv);
   Tensor gqkv = torch::stable::new_empty(a.qkv, {qkv.size(0), qkv.size(1), qkv.size(2), qkv.size(3)});
   Tensor gpad = torch::stable::new_zeros(a.qkv, {qkv.size(3)}, ScalarType::Float);
   Tensor gbias = torch::stable::new_zeros(a.qkv, {heads, p.tokens, p.tokens}, ScalarType::Float);
