@@ -3,6 +3,7 @@ from .activation import activation, prelu
 from .attention import scaled_dot_product_attention
 from .batch_norm import batch_norm
 from .checkpoint import checkpoint
+from .concat_conv import concat_convolution
 from .conv import convolution
 from .dropout import channel_dropout, dropout
 from .gelu import gelu
@@ -18,7 +19,7 @@ from .softmax import softmax
 from .window_attention import window_attention
 
 __all__ = [
-    'activation', 'adaptive_avg_pool2d', 'batch_norm', 'channel_dropout', 'checkpoint', 'convolution', 'dropout', 'gelu',
+    'activation', 'adaptive_avg_pool2d', 'batch_norm', 'channel_dropout', 'checkpoint', 'concat_convolution', 'convolution', 'dropout', 'gelu',
     'group_norm', 'layer_norm', 'linear', 'matmul', 'max_pool2d', 'prelu', 'relu', 'scale', 'scaled_dot_product_attention',
     'softmax', 'window_attention'
 ]

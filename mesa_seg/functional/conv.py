@@ -5,7 +5,8 @@ from torch.autograd.function import once_differentiable
 from ._autograd import autocast, grad_needed
 
 
-def _backward(grad, x, weight, settings, mask):
+def convolution_backward(grad, x, weight, settings, mask):
+    """``(grad_x, grad_weight)``, each where ``mask`` asks for it; for ``grad_x`` alone, ``x`` gives its shape only."""
     stride, padding, dilation, transposed, output_padding, groups = settings
     return torch.ops.aten.convolution_backward(grad, x, weight, None, stride, padding, dilation, transposed,
                                                output_padding, groups, (*mask, False))[:2]
@@ -35,16 +36,16 @@ class _Conv(torch.autograd.Function):
             for rebuild, count, channels in ctx.parts:  # one part of a concatenation at a time
                 x = rebuild(*tensors[:count]).to(grad.dtype)
                 piece = slice(start, start + channels)
-                grad_weight[:, piece] = _backward(grad, x, weight[:, piece], ctx.settings, (False, True))[1]
+                grad_weight[:, piece] = convolution_backward(grad, x, weight[:, piece], ctx.settings, (False, True))[1]
                 start += channels
                 del tensors[:count], x
         elif need_weight:
             x = ctx.rebuild(*tensors).to(grad.dtype)
-            grad_weight = _backward(grad, x, weight, ctx.settings, (False, True))[1]
+            grad_weight = convolution_backward(grad, x, weight, ctx.settings, (False, True))[1]
             del x
         if need_x:
             shape_only = grad.new_empty(1).expand(ctx.shape)
-            grad_x = _backward(grad, shape_only, weight, ctx.settings, (True, False))[0]
+            grad_x = convolution_backward(grad, shape_only, weight, ctx.settings, (True, False))[0]
         grad_bias = grad.sum((0, *range(2, grad.dim()))) if need_bias else None
         return grad_x, grad_weight, grad_bias, None, None
 
