@@ -30,10 +30,9 @@
 namespace mesa {
 
 constexpr int kCodeThreads = 256;
-constexpr int kRowsInFlight = 4;
-// Rows whose loads a thread issues before it uses the first: 16 values.
-template <class T>
-constexpr int kInFlight = (int)sizeof(T);
+// Values that a thread loads before it uses the first.
+constexpr int kRunElements = 16;
+constexpr int kRowsInFlight = 4;  // at most
 
 // ---- one run of V elements -----------------------------------------------------------------------------------------
 // encode() and unit_from_u16() without the conversions between float and integer, which run at a quarter of the rate:
@@ -273,13 +272,6 @@ inline BlockIndex block_index(int64_t size) {
   return b;
 }
 
-// Whether x can be read in vectors that each lie in one group.
-template <class T>
-bool vectors_fit(const void* x, const View3& v) {
-  constexpr int V = kVector<T>;
-  return aligned16(x) && v.inner_stride == 1 && v.inner % V == 0 && (v.groups == 1 || v.group_stride % V == 0) &&
-         (v.outer == 1 || v.outer_stride % V == 0);
-}
 inline bool is_contiguous(const View3& v) {
   return (v.inner == 1 || v.inner_stride == 1) && (v.groups == 1 || v.group_stride == v.inner) &&
          (v.outer == 1 || v.outer_stride == v.groups * v.inner);
@@ -294,11 +286,11 @@ struct Columns {
   int64_t passes;     // columns a thread takes, one after the other (then row_lanes is 1)
   int blocks;
 };
-inline Columns plan_columns(int64_t rows, int64_t columns) {
+inline Columns plan_columns(int64_t rows, int64_t columns, int per_thread = kRowsInFlight) {
   Columns p{rows, columns, 1, 1, 1};
   if (rows <= 0 || columns <= 0) return p;
   const int64_t most = grid_limit() * (int64_t)kCodeThreads;
-  int64_t threads = ceil_div(rows * columns, kRowsInFlight);
+  int64_t threads = ceil_div(rows * columns, per_thread);
   if (threads > most) threads = most;
   if (columns >= threads) {
     p.passes = ceil_div(columns, threads);

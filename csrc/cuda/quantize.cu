@@ -6,72 +6,80 @@ namespace mesa {
 
 namespace {
 
-template <class T, int BITS>
-void quantize_groups(const T* x, const View3& v, const float* ranges, Rounding rounding, uint8_t* codes,
-                     float* observed, void* stream) {
-  const int64_t n = v.outer * v.groups * v.inner;
-  const dim3 threads(kCodeThreads);
-  if (vectors_fit<T>(x, v)) {
-    const Columns plan = plan_columns(v.outer, v.groups * v.inner / kVector<T>);
-    MESA_LAUNCH((quantize_groups_kernel<T, BITS>), dim3(plan.blocks), threads, 0, stream, x, v, plan, ranges, rounding,
-                codes, observed);
-  } else {
-    MESA_LAUNCH((quantize_groups_any_kernel<T, BITS>), dim3(grid_for(n, 8 * kCodeThreads)), threads, 0, stream, x, v, n,
-                ranges, rounding, codes, observed);
+__global__ void clear_ranges_kernel(float* observed, int64_t groups) {
+  for (int64_t g = thread_index(); g < groups; g += thread_count()) {
+    observed[2 * g] = INFINITY;
+    observed[2 * g + 1] = -INFINITY;
   }
 }
 
-template <class T, int BITS, int RUNS>
-void quantize_blocks(const T* x, const View3& v, int block_size, int team, Rounding rounding, uint8_t* codes,
-                     uint32_t* ranges, void* stream) {
-  const int64_t n = v.outer * v.groups * v.inner;
-  const bool contiguous = is_contiguous(v);
-  const int64_t blocks = ceil_div(n, block_size);
-  if (contiguous ? aligned16(x) : vectors_fit<T>(x, v)) {
-    MESA_LAUNCH((quantize_blocks_kernel<T, BITS, RUNS>), dim3(grid_for(blocks, kCodeThreads / team)),
-                dim3(kCodeThreads), 0, stream, x, v, contiguous, n, block_size, team, rounding, codes, ranges);
-  } else {
-    MESA_LAUNCH((quantize_blocks_any_kernel<T, BITS>), dim3(grid_for(blocks, kCodeThreads / 32)), dim3(kCodeThreads), 0,
-                stream, x, v, n, block_size, rounding, codes, ranges);
+__global__ void update_ranges_kernel(float* running, const float* __restrict__ observed, float decay, int64_t groups) {
+  for (int64_t g = thread_index(); g < groups; g += thread_count()) {
+    const float lo = observed[2 * g], hi = observed[2 * g + 1];
+    if (lo <= hi) {
+      running[2 * g] = decay * running[2 * g] + (1.0f - decay) * lo;
+      running[2 * g + 1] = decay * running[2 * g + 1] + (1.0f - decay) * hi;
+    }
   }
 }
 
-// Values of a row such that a column keeps its channel (and group); 0 where there is none.
-int64_t row_length(int64_t n, int64_t groups, int64_t inner, bool blocks, const Affine& a, int V) {
-  const int64_t period = a.channels * a.spatial;
-  if (!blocks) {
-    const int64_t row = groups * inner;
-    return inner % V == 0 && (!period || row % period == 0) ? row : 0;
+template <class T>
+struct Values {  // the value itself
+  static constexpr int kBlocksPerSm = 4;
+  T* y;
+  struct Column {};
+  struct Input {};
+  __device__ __forceinline__ Column column(int64_t) const { return {}; }
+  __device__ __forceinline__ void load(Input&, int64_t) const {}
+  template <int V>
+  __device__ __forceinline__ void run(Column, Input, int64_t index, const float (&v)[V]) const {
+    store_run(y + index, v);
   }
-  if (period) return period % V == 0 ? period : 0;
-  return ceil_div(ceil_div(n, kRowsInFlight), 32 * V) * 32 * V;
-}
+  __device__ __forceinline__ void one(int64_t index, float v) const { y[index] = from_float<T>(v); }
+};
 
-template <class T, int BITS>
-void dequantize(const uint8_t* codes, const Coding& coding, int64_t outer, int64_t groups, int64_t inner,
-                const Affine& affine, T* y, void* stream) {
-  constexpr int V = kVector<T>;
-  const int64_t n = outer * groups * inner;
-  const bool in_blocks = coding.block_size != 0, plain = !affine.channels && !affine.relu;
-  const BlockIndex blocks = block_index(coding.block_size);
-  const int64_t row = row_length(n, groups, inner, in_blocks, affine, V);
-  const dim3 threads(kCodeThreads);
-  if (!row || !aligned16(y) || (uintptr_t)codes % 8) {
-    MESA_LAUNCH((dequantize_any_kernel<T, BITS>), dim3(grid_for(n, kCodeThreads)), threads, 0, stream, codes,
-                coding.ranges, groups, inner, blocks, n, affine, y);
-    return;
+template <class T>
+struct Affine {  // value * scale[c] + shift[c], either may be null, then ReLU
+  static constexpr int kBlocksPerSm = 3;
+  T* y;
+  const float *scale, *shift;
+  int64_t channels, spatial;
+  bool relu;
+  struct Column {
+    float scale[kVector<T>], shift[kVector<T>];
+  };
+  struct Input {};
+  __device__ __forceinline__ int64_t channel(int64_t index) const {
+    return channels ? divide(divide(index, spatial).quotient, channels).remainder : 0;
   }
-  const Columns plan = plan_columns(ceil_div(n, row), row / V);
-#define MESA_GO(BLOCKS, AFFINE)                                                                                    \
-  MESA_LAUNCH((dequantize_kernel<T, BITS, BLOCKS, AFFINE>), dim3(plan.blocks), threads, 0, stream, codes,          \
-              coding.ranges, groups, inner, blocks, plan, n, affine, y)
-  if (in_blocks) {
-    if (plain) { MESA_GO(true, false); } else { MESA_GO(true, true); }
-  } else {
-    if (plain) { MESA_GO(false, false); } else { MESA_GO(false, true); }
+  __device__ __forceinline__ Column column(int64_t index) const {
+    Column c;
+    MESA_UNROLL
+    for (int k = 0; k < kVector<T>; ++k) {
+      const int64_t at = channel(index + k);
+      c.scale[k] = scale ? scale[at] : 1.0f;
+      c.shift[k] = shift ? shift[at] : 0.0f;
+    }
+    return c;
   }
-#undef MESA_GO
-}
+  __device__ __forceinline__ void load(Input&, int64_t) const {}
+  __device__ __forceinline__ float finish(float v, float a, float b) const {
+    if (scale) v = v * a;
+    if (shift) v = v + b;
+    return relu && v < 0.0f ? 0.0f : v;
+  }
+  template <int V>
+  __device__ __forceinline__ void run(const Column& c, Input, int64_t index, const float (&v)[V]) const {
+    float out[V];
+    MESA_UNROLL
+    for (int k = 0; k < V; ++k) out[k] = finish(v[k], c.scale[k], c.shift[k]);
+    store_run(y + index, out);
+  }
+  __device__ __forceinline__ void one(int64_t index, float v) const {
+    const int64_t at = channel(index);
+    y[index] = from_float<T>(finish(v, scale ? scale[at] : 1.0f, shift ? shift[at] : 0.0f));
+  }
+};
 
 }  // namespace
 
@@ -95,10 +103,11 @@ int launch_quantize_groups(const void* x, View3 view, DType dtype, const float* 
   MESA_DISPATCH(dtype, {
     const auto* in = static_cast<const scalar_t*>(x);
     if (ranges) {
-      MESA_DISPATCH_BITS(bits, quantize_groups<scalar_t, kBits>(in, view, ranges, rounding, codes, observed,
-                                                                          stream));
+      MESA_DISPATCH_BITS(bits, quantize_in_groups<scalar_t, kBits, kVector<scalar_t>>(
+                                   in, view, ranges, rounding, codes, observed, true, Plain(), stream));
     } else {
-      quantize_groups<scalar_t, 0>(in, view, nullptr, rounding, nullptr, observed, stream);
+      quantize_in_groups<scalar_t, 0, kVector<scalar_t>>(in, view, nullptr, rounding, nullptr, observed, true, Plain(),
+                                                         stream);
     }
   })
   return (int)cudaGetLastError();
@@ -110,17 +119,8 @@ int launch_quantize_blocks(const void* x, View3 view, DType dtype, int bits, int
   auto* out = static_cast<uint32_t*>(ranges);
   MESA_DISPATCH(dtype, {
     const auto* in = static_cast<const scalar_t*>(x);
-    constexpr int kRun = kVector<scalar_t>;
-    constexpr int kFew = kInFlight<scalar_t>, kMany = 1024 / (32 * kRun);  // runs a lane
-    int team = 1;
-    while (team < 32 && team * kFew * kRun < block_size) team *= 2;
-    if (team * kFew * kRun >= block_size) {
-      MESA_DISPATCH_BITS(bits, quantize_blocks<scalar_t, kBits, kFew>(in, view, block_size, team, rounding, codes, out,
-                                                                      stream));
-    } else {
-      MESA_DISPATCH_BITS(bits, quantize_blocks<scalar_t, kBits, kMany>(in, view, block_size, team, rounding, codes, out,
-                                                                       stream));
-    }
+    MESA_DISPATCH_BITS(bits, quantize_in_blocks<scalar_t, kBits, kVector<scalar_t>>(
+                                 in, view, block_size, rounding, codes, out, true, Plain(), stream));
   })
   return (int)cudaGetLastError();
 }
@@ -128,11 +128,18 @@ int launch_quantize_blocks(const void* x, View3 view, DType dtype, int bits, int
 int launch_dequantize(const uint8_t* codes, Coding coding, int64_t outer, int64_t groups, int64_t inner,
                       const float* scale, const float* shift, int64_t channels, int64_t spatial, bool relu, void* y,
                       DType dtype, void* stream) {
-  const Affine affine{scale, shift, channels, spatial, relu};
   MESA_DISPATCH(dtype, {
     auto* out = static_cast<scalar_t*>(y);
-    MESA_DISPATCH_BITS(coding.bits, dequantize<scalar_t, kBits>(codes, coding, outer, groups, inner, affine,
-                                                                          out, stream));
+    constexpr int V = kVector<scalar_t>;
+    const bool runs = aligned16(out);
+    if (channels || relu) {
+      const Affine<scalar_t> sink{out, scale, shift, channels, spatial, relu};
+      MESA_DISPATCH_BITS(coding.bits, decode_into<kBits, V>(codes, coding, outer, groups, inner, channels * spatial,
+                                                            runs, sink, stream));
+    } else {
+      MESA_DISPATCH_BITS(coding.bits, decode_into<kBits, V>(codes, coding, outer, groups, inner, 0, runs,
+                                                            Values<scalar_t>{out}, stream));
+    }
   })
   return (int)cudaGetLastError();
 }

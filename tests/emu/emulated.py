@@ -35,11 +35,11 @@ def families():
     return sorted(path.stem for path in (ROOT / 'csrc/cuda').glob('*.cu') if path.with_suffix('.cpp').exists())
 
 
-def _digest(*extra):
-    h = hashlib.sha256(repr(extra).encode())
-    for path in sorted([*ROOT.glob('csrc/cuda/*'), *ROOT.glob('csrc/common/*'), EMULATOR]):
-        h.update(path.name.encode())
-        h.update(path.read_bytes())
+def _digest(*parts):
+    """Of files (paths) and anything else."""
+    h = hashlib.sha256()
+    for part in parts:
+        h.update(part.read_bytes() if isinstance(part, Path) else repr(part).encode())
     return h.hexdigest()[:16]
 
 
@@ -49,55 +49,54 @@ def run(command):
         raise RuntimeError(f'{shlex.join(map(str, command))}\n{done.stdout}{done.stderr}')
 
 
-def build(names=None, sanitize=False):
-    """Compile families; returns the paths of their libraries.
+def build(sanitize=False):
+    """Compile what changed and link it all; returns the path of the library.
 
     Args:
-        names (list[str] | None): families; None builds all.
         sanitize (bool): with the address sanitiser (the process that loads it must have libasan preloaded).
     """
     cxx = compiler()
     if cxx is None:
         raise RuntimeError('no C++ compiler: set CXX or install g++')
     extra = SANITIZE if sanitize else []
-    names = families() if names is None else names
     torch_flags = ['-DMESA_EMU', '-DTORCH_TARGET_VERSION=0x020b000000000000', f'-I{sysconfig.get_paths()["include"]}',
                    *(f'-I{path}' for path in include_paths())]
-    folder = ROOT / 'build' / 'emu' / _digest(cxx, FLAGS, SANITIZE, torch.__version__)
+    headers = [path for folder in ('cuda', 'common') for path in sorted((ROOT / 'csrc' / folder).glob('*.*h'))]
+    folder = ROOT / 'build' / 'emu'
     folder.mkdir(parents=True, exist_ok=True)
-    suffix = '.asan' if sanitize else ''
-    out, jobs = [], []
-    source = ROOT / 'csrc' / 'cuda'
-    shared = folder / f'launch{suffix}.o'
-    if not shared.exists():
-        run([*cxx, *FLAGS, *extra, *KERNEL_FLAGS, '-c', str(source / 'launch.cu'), '-o', str(shared)])
-    for name in names:
-        library = folder / f'lib{name}{suffix}.so'
-        out.append(library)
-        if not library.exists():
-            jobs.append((name, library))
+    objects, jobs = [], []
+    for name in ['launch', *families()]:
+        kinds = (('.cu', KERNEL_FLAGS), ('.cpp', torch_flags))[:1 if name == 'launch' else 2]
+        for suffix, flags in kinds:
+            source = ROOT / 'csrc' / 'cuda' / f'{name}{suffix}'
+            command = [*cxx, *FLAGS, *extra, *flags, '-c', str(source), '-o']
+            out = folder / f'{name}{suffix}.{_digest(command, torch.__version__, source, EMULATOR, *headers)}.o'
+            objects.append(str(out))
+            if not out.exists():
+                jobs.append((command, out))
 
-    def make(job):
-        name, library = job
-        kernels, glue = (folder / f'{name}{suffix}.{kind}.o' for kind in ('kernels', 'glue'))
-        run([*cxx, *FLAGS, *extra, *KERNEL_FLAGS, '-c', str(source / f'{name}.cu'), '-o', str(kernels)])
-        run([*cxx, *FLAGS, *extra, *torch_flags, '-c', str(source / f'{name}.cpp'), '-o', str(glue)])
-        partial = library.with_suffix(f'.{os.getpid()}')
-        run([*cxx, *extra, '-shared', str(kernels), str(glue), str(shared), '-o', str(partial),
-             f'-L{Path(torch.__file__).parent / "lib"}', '-ltorch', '-ltorch_cpu', '-lc10'])
-        partial.rename(library)
+    def compile_one(job):
+        command, out = job
+        partial = out.with_suffix(f'.{os.getpid()}')
+        run([*command, str(partial)])
+        partial.rename(out)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(make, jobs))
-    return out
+        list(pool.map(compile_one, jobs))
+    library = folder / f'libmesa_emu.{_digest(objects)}.so'
+    if not library.exists():
+        partial = library.with_suffix(f'.{os.getpid()}')
+        run([*cxx, *extra, '-shared', *objects, '-o', str(partial), f'-L{Path(torch.__file__).parent / "lib"}',
+             '-ltorch', '-ltorch_cpu', '-lc10'])
+        partial.rename(library)
+    return library
 
 
 _library = None
-_loaded = set()
 
 
-def load(names=None, sanitize=False):
-    """``torch.ops.mesa_seg_emu`` with the families (None: all) compiled, loaded and registered."""
+def load(sanitize=False):
+    """``torch.ops.mesa_seg_emu``, compiled, loaded and registered."""
     import mesa_seg.ops  # noqa: F401  states the schemas
 
     global _library
@@ -106,8 +105,5 @@ def load(names=None, sanitize=False):
         for schema in torch._C._jit_get_all_schemas():
             if schema.name.startswith('mesa_seg::'):
                 _library.define(str(schema).removeprefix('mesa_seg::'))
-    for path in build(names, sanitize):
-        if path not in _loaded:
-            torch.ops.load_library(path)
-            _loaded.add(path)
+        torch.ops.load_library(build(sanitize))
     return torch.ops.mesa_seg_emu
