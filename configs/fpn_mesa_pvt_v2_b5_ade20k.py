@@ -3,6 +3,10 @@ _base_ = './fpn_pvt_v2_b5_ade20k.py'
 
 mesa = dict(enable=True, bits=8, granularity='head', rounding='stochastic', decay=0.9)
 model = dict(
+    type='MesaEncoderDecoder',
     backbone=dict(type='MesaPyramidVisionTransformerV2', mesa=mesa),
     neck=dict(type='MesaFPN', mesa=mesa),
     decode_head=dict(type='MesaFPNHead', mesa=mesa))
+tta_model = dict(type='MesaSegTTAModel')
+
+custom_hooks = [dict(type='MemoryReportHook')]

@@ -16,7 +16,7 @@ _ALSO_READ = {'model_wrapper_cfg', 'sync_bn', 'find_unused_parameters', 'compile
 _KEYS_READ = {
     'env_cfg': {'cudnn_benchmark', 'mp_cfg', 'dist_cfg', 'resource_limit'},
     'mp_cfg': {'mp_start_method', 'opencv_num_threads'},
-    'test_cfg': {'mode', 'stride', 'crop_size', 'type', 'fp16'},
+    'test_cfg': {'mode', 'stride', 'crop_size', 'keep_logits', 'type', 'fp16'},
     'data_prefix': {'img_path', 'seg_map_path', 'img_path2', 'depth_map_path'},
     'paramwise_cfg': {'custom_keys', 'lr_mult', 'decay_mult', 'bias_lr_mult', 'bias_decay_mult', 'norm_decay_mult',
                       'flat_decay_mult', 'dwconv_decay_mult', 'dcn_offset_lr_mult', 'bypass_duplicate', 'num_layers',

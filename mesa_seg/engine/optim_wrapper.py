@@ -7,7 +7,7 @@ from mmengine.registry import OPTIM_WRAPPERS
 
 
 @OPTIM_WRAPPERS.register_module()
-class BFloat16OptimWrapper(OptimWrapper):
+class AmpBFloat16OptimWrapper(OptimWrapper):
     """An ``OptimWrapper`` whose forward runs under bfloat16 autocast.
 
     mmengine's ``AmpOptimWrapper`` needs a GPU for its loss scaler; bfloat16 has float32's exponent and needs none.
@@ -31,7 +31,7 @@ class BFloat16OptimWrapper(OptimWrapper):
 
 
 def use_amp(cfg):
-    """Make a config train in mixed precision: mmengine's own on a GPU, :class:`BFloat16OptimWrapper` without one.
+    """Make a config train in mixed precision: mmengine's own on a GPU, :class:`AmpBFloat16OptimWrapper` without one.
 
     Args:
         cfg (Config): changed in place; ``optim_wrapper.type`` is ``OptimWrapper``, or already a mixed-precision one.
@@ -41,9 +41,9 @@ def use_amp(cfg):
     """
     wrapper = cfg.optim_wrapper
     kind = wrapper.get('type', 'OptimWrapper')
-    if kind not in ('OptimWrapper', 'AmpOptimWrapper', 'BFloat16OptimWrapper'):
+    if kind not in ('OptimWrapper', 'AmpOptimWrapper', 'AmpBFloat16OptimWrapper'):
         raise ValueError(f'--amp works with optim_wrapper.type OptimWrapper, the config has {kind}')
-    if kind == 'BFloat16OptimWrapper':
+    if kind == 'AmpBFloat16OptimWrapper':
         return
     if torch.cuda.is_available():
         wrapper.type = 'AmpOptimWrapper'
@@ -53,4 +53,4 @@ def use_amp(cfg):
     if dtype not in ('bfloat16', torch.bfloat16):
         raise ValueError(f'without a GPU mixed precision is bfloat16; the config has optim_wrapper.dtype={dtype!r}')
     wrapper.pop('loss_scale', None)
-    wrapper.type = 'BFloat16OptimWrapper'
+    wrapper.type = 'AmpBFloat16OptimWrapper'

@@ -31,6 +31,9 @@ def test_only_the_classes_differ(name):
         cfg.pop('custom_imports', None)
     settings = mesa.pop('mesa')
     assert (settings.enable, settings.bits) == (True, 8)
+    assert [hook.type for hook in mesa.pop('custom_hooks')] == ['MemoryReportHook']
+    for ours, theirs in ((mesa.model, stock.model), (mesa.tta_model, stock.tta_model)):
+        assert issubclass(*(MODELS.get(cfg.pop('type')) for cfg in (ours, theirs)))
     for part in PARTS:
         if part not in stock.model:
             continue
