@@ -59,7 +59,7 @@ $(DEPENDENCIES): Makefile pyproject.toml
 $(BUILT): $(DEPENDENCIES) $(SOURCES)
 	$(PIP) install --quiet --no-build-isolation --no-deps --editable .
 	@$(RUN) -c 'import cv2'
-	@$(RUN) -W error::UserWarning:mesa_seg -c "from mesa_seg import compat; print('mesa_seg is set up in $(VENV):', \
+	@$(RUN) -c "from mesa_seg import compat; print('mesa_seg is set up in $(VENV):', \
 	  ', '.join(f'{name} {version}' for name, version in compat.installed(compat.find_family()).items()))"
 	@touch $@
 

@@ -83,8 +83,9 @@ def main(argv=None):
     register_all_modules(init_default_scope=False)
     options = {'data_root': args.data, 'log_level': 'ERROR', 'work_dir': args.work_dir}
     if args.iterations:
-        options.update({'train_cfg.max_iters': args.iterations, 'train_cfg.val_interval': args.iterations,
-                        'default_hooks.checkpoint.interval': args.iterations, 'param_scheduler.1.end': args.iterations})
+        options.update(dict.fromkeys(('train_cfg.max_iters', 'train_cfg.val_interval', 'param_scheduler.1.end',
+                                      'default_hooks.checkpoint.interval'), args.iterations))
+        options.update(dict.fromkeys(('param_scheduler.0.end', 'param_scheduler.1.begin'), max(1, args.iterations // 12)))
     cfg = load_config(args.config, options)
     with explained(cfg, building=True):
         runner = Runner.from_cfg(cfg)

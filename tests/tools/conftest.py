@@ -44,9 +44,8 @@ def options(**more):
 def forget_earlier_runs():
     """mmengine keeps loggers, hubs and visualizers by name for the life of the process, and a second run would find them."""
     from mmengine.logging import MessageHub, MMLogger
-    from mmengine.registry import DefaultScope
     from mmseg.visualization import SegLocalVisualizer
-    for keeper in (MMLogger, MessageHub, DefaultScope, SegLocalVisualizer):
+    for keeper in (MMLogger, MessageHub, SegLocalVisualizer):
         keeper._instance_dict.clear()
 
 
