@@ -7,7 +7,8 @@ from mesa_seg.reference import mask as _reference
 
 _pack_mask = operator(
     'pack_mask(Tensor mask) -> Tensor',
-    reference=_reference.pack_mask, fake=lambda mask: mask.new_empty([(mask.numel() + 7) // 8], dtype=torch.uint8)).default
+    reference=_reference.pack_mask,
+    fake=lambda mask: mask.new_empty([(mask.numel() + 7) // 8], dtype=torch.uint8)).default
 _unpack_mask = operator(
     'unpack_mask(Tensor bits, int numel) -> Tensor',
     reference=_reference.unpack_mask, fake=lambda bits, numel: bits.new_empty([numel], dtype=torch.bool)).default
