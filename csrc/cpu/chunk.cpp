@@ -12,8 +12,6 @@
 namespace mesa {
 namespace {
 
-constexpr float kInf = __builtin_inff();
-
 // --- conversions -------------------------------------------------------------------------------------------------
 
 MESA_HD float half_to_float(uint16_t h) {
@@ -28,9 +26,10 @@ MESA_HD uint16_t float_to_half(float x) {
   const uint32_t u = float_bits(x), a = u & 0x7fffffffu;
   const uint32_t normal = (a + 0xfffu + ((a >> 13) & 1u) - (112u << 23)) >> 13;
   const uint32_t small = float_bits(bits_float(a) + 0.5f) - 0x3f000000u;  // adding 0.5 rounds to the subnormals' step
-  uint32_t r = a < 0x38800000u ? small : normal;
-  r = a >= 0x47800000u ? 0x7c00u : r;
-  r = a > 0x7f800000u ? 0x7e00u : r;
+  const int32_t size = (int32_t)a;  // comparisons of unsigned integers would not vectorise
+  uint32_t r = size < 0x38800000 ? small : normal;
+  r = size >= 0x47800000 ? 0x7c00u : r;
+  r = size > 0x7f800000 ? 0x7e00u : r;
   return (uint16_t)(r | (u >> 16 & 0x8000u));
 }
 
@@ -218,70 +217,175 @@ void unpack_codes(const uint8_t* packed, int64_t n, int bits, uint8_t* codes) {
 }
 
 // --- ranges ----------------------------------------------------------------------------------------------------------
-// A comparison with NaN is false, so NaN never counts; the second comparison leaves the infinities out.
+// A comparison with NaN is false, so NaN never counts. Infinities do not come up in practice: the fast form takes them
+// for values, the careful form, which leaves them out, is used where one was met.
 
 namespace {
-MESA_HD float lower(float v, float lo) { return (v < lo) & (v >= -kMaxFloat) ? v : lo; }
-MESA_HD float upper(float v, float hi) { return (v > hi) & (v <= kMaxFloat) ? v : hi; }
+constexpr float kInf = __builtin_inff();
+
+MESA_HD float lower(float v, float lo) { return v < lo ? v : lo; }
+MESA_HD float upper(float v, float hi) { return v > hi ? v : hi; }
+MESA_HD float lower_finite(float v, float lo) { return (v < lo) & (v >= -kMaxFloat) ? v : lo; }
+MESA_HD float upper_finite(float v, float hi) { return (v > hi) & (v <= kMaxFloat) ? v : hi; }
 
 MESA_CLONES void widen_each(const float* __restrict x, int64_t n, float* __restrict lo, float* __restrict hi) {
   for (int64_t i = 0; i < n; ++i) {
-    lo[i] = lower(x[i], lo[i]);
-    hi[i] = upper(x[i], hi[i]);
+    lo[i] = lower_finite(x[i], lo[i]);
+    hi[i] = upper_finite(x[i], hi[i]);
   }
 }
-MESA_CLONES void widen_lanes(const float* __restrict x, int64_t rows, float* __restrict lo, float* __restrict hi) {
-  for (int64_t i = 0; i < rows; ++i)
-    for (int64_t j = 0; j < kLanes; ++j) {
-      lo[j] = lower(x[i * kLanes + j], lo[j]);
-      hi[j] = upper(x[i * kLanes + j], hi[j]);
+
+// Columns in strips whose limits stay in one place: over a whole row at a time, limits and values would meet at the same
+// address within a page, which stalls loads. rows_apart: values from one row to the next.
+MESA_CLONES void widen_strip(const float* __restrict x, int64_t rows, int64_t rows_apart, float* __restrict lo,
+                             float* __restrict hi) {
+  for (int64_t r = 0; r < rows; ++r, x += rows_apart)
+    for (int64_t j = 0; j < kStrip; ++j) {
+      lo[j] = lower(x[j], lo[j]);
+      hi[j] = upper(x[j], hi[j]);
     }
 }
-template <int64_t width>
-MESA_HD void halve(float* lo, float* hi) {
-  for (int64_t j = 0; j < width; ++j) {
-    lo[j] = lo[j + width] < lo[j] ? lo[j + width] : lo[j];
-    hi[j] = hi[j + width] > hi[j] ? hi[j + width] : hi[j];
+MESA_CLONES bool find_infinite(const float* __restrict lo, const float* __restrict hi, int64_t n) {
+  int32_t found = 0;
+  for (int64_t j = 0; j < n; ++j) found |= (int32_t)(lo[j] < -kMaxFloat) | (int32_t)(hi[j] > kMaxFloat);
+  return found != 0;
+}
+MESA_CLONES void unite(const float* __restrict lo, const float* __restrict hi, int64_t n, float* __restrict into_lo,
+                       float* __restrict into_hi) {
+  for (int64_t j = 0; j < n; ++j) {
+    into_lo[j] = lower(lo[j], into_lo[j]);
+    into_hi[j] = upper(hi[j], into_hi[j]);
   }
 }
-MESA_CLONES void fold_lanes(float* __restrict lo, float* __restrict hi) {
-  halve<32>(lo, hi);
-  halve<16>(lo, hi);
-  halve<8>(lo, hi);
-  halve<4>(lo, hi);
-  halve<2>(lo, hi);
-  halve<1>(lo, hi);
+// 64 limits to 16, which is few enough for a plain loop.
+MESA_CLONES void fold_strip(const float* __restrict lo, const float* __restrict hi, float* __restrict low,
+                            float* __restrict high) {
+  for (int64_t j = 0; j < 16; ++j) {
+    low[j] = lower(lower(lo[j], lo[j + 16]), lower(lo[j + 32], lo[j + 48]));
+    high[j] = upper(upper(hi[j], hi[j + 16]), upper(hi[j + 32], hi[j + 48]));
+  }
+}
+
+// Bits as integers in the order of the values: a minimum of integers vectorises, one of floats with NaN does not.
+MESA_HD int32_t ordered(int32_t bits) { return bits ^ (bits >> 31 & 0x7fffffff); }
+
+struct OrderedRange {
+  int32_t lo, hi;
+};
+MESA_CLONES OrderedRange ordered_range(const float* __restrict x, int64_t n) {
+  OrderedRange r{INT32_MAX, INT32_MIN};
+  for (int64_t i = 0; i < n; ++i) {
+    const int32_t bits = (int32_t)float_bits(x[i]), key = ordered(bits);
+    const int32_t finite = -(int32_t)((bits & 0x7fffffff) < 0x7f800000);  // all bits or none: a choice would branch
+    const int32_t low = (key & finite) | (INT32_MAX & ~finite), high = (key & finite) | (INT32_MIN & ~finite);
+    r.lo = low < r.lo ? low : r.lo;
+    r.hi = high > r.hi ? high : r.hi;
+  }
+  return r;
 }
 }  // namespace
 
 void range_chunk(const float* x, int64_t n, float* lo, float* hi) { widen_each(x, n, lo, hi); }
 
-void range_lanes(const float* x, int64_t n, float* lo, float* hi) {
-  const int64_t rows = n / kLanes;
-  widen_lanes(x, rows, lo, hi);
-  widen_each(x + rows * kLanes, n - rows * kLanes, lo, hi);
+bool any_infinite(const float* lo, const float* hi, int64_t n) { return find_infinite(lo, hi, n); }
+void range_fold(const float* lo, const float* hi, float& into_lo, float& into_hi) {
+  float low[16], high[16];
+  fold_strip(lo, hi, low, high);
+  for (int64_t j = 0; j < 16; ++j) into_lo = lower(low[j], into_lo), into_hi = upper(high[j], into_hi);
+}
+void range_union(const float* lo, const float* hi, int64_t n, float* into_lo, float* into_hi) {
+  unite(lo, hi, n, into_lo, into_hi);
 }
 
-void reduce_lanes(float* lanes_lo, float* lanes_hi, float& lo, float& hi) {
-  fold_lanes(lanes_lo, lanes_hi);
-  lo = lanes_lo[0];
-  hi = lanes_hi[0];
-  for (int64_t j = 0; j < kLanes; ++j) {
-    lanes_lo[j] = kInf;
-    lanes_hi[j] = -kInf;
+void range_rows(const float* x, int64_t rows, int64_t columns, float* lo, float* hi) {
+  alignas(64) float low[kStrip], high[kStrip];
+  int64_t c = 0;
+  for (; c + kStrip <= columns; c += kStrip) {
+    memcpy(low, lo + c, sizeof low);
+    memcpy(high, hi + c, sizeof high);
+    widen_strip(x + c, rows, columns, low, high);
+    if (find_infinite(low, high, kStrip)) {
+      for (int64_t r = 0; r < rows; ++r) widen_each(x + r * columns + c, kStrip, lo + c, hi + c);
+    } else {
+      memcpy(lo + c, low, sizeof low);
+      memcpy(hi + c, high, sizeof high);
+    }
   }
+  if (c == columns) return;
+  for (int64_t r = 0; r < rows; ++r) widen_each(x + r * columns + c, columns - c, lo + c, hi + c);
 }
 
 void range_chunk(const float* x, int64_t n, float& lo, float& hi) {
-  float lanes_lo[kLanes], lanes_hi[kLanes];
-  for (int64_t j = 0; j < kLanes; ++j) {
-    lanes_lo[j] = lo;
-    lanes_hi[j] = hi;
+  if (n >= 4 * kStrip) {
+    alignas(64) float low[kStrip], high[kStrip];
+    const int64_t rows = n / kStrip;
+    for (int64_t j = 0; j < kStrip; ++j) low[j] = kInf, high[j] = -kInf;
+    widen_strip(x, rows, kStrip, low, high);
+    if (!find_infinite(low, high, kStrip)) {
+      range_fold(low, high, lo, hi);
+      x += rows * kStrip;
+      n -= rows * kStrip;
+    }
   }
-  range_lanes(x, n, lanes_lo, lanes_hi);
-  fold_lanes(lanes_lo, lanes_hi);
-  lo = lanes_lo[0];
-  hi = lanes_hi[0];
+  if (n == 0) return;
+  const OrderedRange r = ordered_range(x, n);
+  if (r.lo > r.hi) return;
+  lo = lower(bits_float((uint32_t)ordered(r.lo)), lo);
+  hi = upper(bits_float((uint32_t)ordered(r.hi)), hi);
+}
+
+// --- everything at once ------------------------------------------------------------------------------------------
+
+namespace {
+constexpr int64_t kAhead = 1024;  // values between the one worked on and the one fetched
+
+MESA_HD void fetch_strip(const float* x) {
+  for (int64_t i = 0; i < kStrip; i += 16) __builtin_prefetch(x + kAhead + i, 0, 3);
+}
+
+MESA_CLONES void strips_stochastic(const float* __restrict x, int64_t n, const float* __restrict lo,
+                                   const float* __restrict inv, int64_t table, int64_t at, StreamKey key, uint32_t word,
+                                   float qmax, uint8_t* __restrict codes, float* __restrict low,
+                                   float* __restrict high) {
+  for (int64_t i = 0; i < n; i += kStrip) {
+    fetch_strip(x);
+    uint32_t words[kStrip / 2];
+    uint16_t random[kStrip];
+    for (int64_t j = 0; j < kStrip / 2; ++j) words[j] = random_word(key, word + (uint32_t)j);
+    memcpy(random, words, sizeof words);
+    for (int64_t j = 0; j < kStrip; ++j)
+      codes[j] = (uint8_t)encode(x[j], Step{lo[at + j], 0.0f, inv[at + j]}, unit_from_u16(random[j]), qmax);
+    for (int64_t j = 0; j < kStrip; ++j) low[at + j] = lower(x[j], low[at + j]);
+    for (int64_t j = 0; j < kStrip; ++j) high[at + j] = upper(x[j], high[at + j]);
+    x += kStrip;
+    codes += kStrip;
+    word += (uint32_t)(kStrip / 2);
+    at = at + kStrip == table ? 0 : at + kStrip;
+  }
+}
+MESA_CLONES void strips_nearest(const float* __restrict x, int64_t n, const float* __restrict lo,
+                                const float* __restrict inv, int64_t table, int64_t at, float qmax,
+                                uint8_t* __restrict codes, float* __restrict low, float* __restrict high) {
+  for (int64_t i = 0; i < n; i += kStrip) {
+    fetch_strip(x);
+    for (int64_t j = 0; j < kStrip; ++j)
+      codes[j] = (uint8_t)encode(x[j], Step{lo[at + j], 0.0f, inv[at + j]}, 0.5f, qmax);
+    for (int64_t j = 0; j < kStrip; ++j) low[at + j] = lower(x[j], low[at + j]);
+    for (int64_t j = 0; j < kStrip; ++j) high[at + j] = upper(x[j], high[at + j]);
+    x += kStrip;
+    codes += kStrip;
+    at = at + kStrip == table ? 0 : at + kStrip;
+  }
+}
+}  // namespace
+
+void encode_strips(const float* x, int64_t n, const float* lo, const float* inv, int64_t table, int64_t at,
+                   bool stochastic, uint64_t seed, uint64_t first, float qmax, uint8_t* codes, float* low, float* high) {
+  if (stochastic)
+    strips_stochastic(x, n, lo, inv, table, at, stream_key(seed, first >> 1), (uint32_t)(first >> 1), qmax, codes, low,
+                      high);
+  else
+    strips_nearest(x, n, lo, inv, table, at, qmax, codes, low, high);
 }
 
 // --- what follows decoding ---------------------------------------------------------------------------------------

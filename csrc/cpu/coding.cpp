@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <numeric>
 
 namespace mesa {
 namespace {
@@ -10,13 +11,14 @@ namespace {
 constexpr float kInf = __builtin_inff();
 
 // Groups shorter than this are handled through tables, as long as these stay small.
-constexpr int64_t kShortGroup = 256, kLongestPeriod = 4096;
+constexpr int64_t kShortGroup = 256, kShortTable = 256, kLongestPeriod = 4096;
 
-// Length of tables that repeat the period to at least a chunk; 0 where groups are handled as runs.
+// Length of tables, some periods long so that they are passed over in few steps; 0 where groups are handled as runs.
 int64_t table_length(int64_t groups, int64_t inner) {
-  const int64_t period = groups * inner;
-  if (groups < 2 || period == 0 || inner >= kShortGroup || period > kLongestPeriod) return 0;
-  return (kChunk + period - 1) / period * period;
+  if (groups < 2 || inner == 0 || inner >= kShortGroup || inner > kLongestPeriod / groups) return 0;
+  const int64_t whole = std::lcm(groups * inner, kStrip);
+  if (whole > kLongestPeriod) return 0;
+  return (kShortTable + whole - 1) / whole * whole;
 }
 
 // Calls f(group, offset, length) for the runs of one group each that n values from linear index first on fall into.
@@ -59,52 +61,46 @@ GroupSteps::GroupSteps(const Layout& layout, const float* ranges)
 
 // --- RangeStream -----------------------------------------------------------------------------------------------------
 
-RangeStream::RangeStream(int64_t groups, int64_t inner, int64_t first)
+RangeStream::RangeStream(int64_t groups, int64_t inner)
     : groups_(groups), inner_(inner), table_(table_length(groups, inner)) {
-  if (groups == 0 || inner == 0) return;
-  if (table_) {
-    position_ = first % table_;
-  } else {
-    group_ = first / inner % groups;
-    position_ = first % inner;
-  }
   lo_.assign((size_t)(table_ ? table_ : groups), kInf);
   hi_.assign((size_t)(table_ ? table_ : groups), -kInf);
-  std::fill_n(lanes_lo_, kLanes, kInf);
-  std::fill_n(lanes_hi_, kLanes, -kInf);
 }
 
-void RangeStream::close_run() {
-  float lo, hi;
-  reduce_lanes(lanes_lo_, lanes_hi_, lo, hi);
-  lo_[(size_t)group_] = std::min(lo_[(size_t)group_], lo);
-  hi_[(size_t)group_] = std::max(hi_[(size_t)group_], hi);
-}
-
-void RangeStream::push(const float* x, int64_t n) {
-  const int64_t length = table_ ? table_ : inner_;
-  while (n > 0) {
-    const int64_t m = std::min(length - position_, n);
-    if (table_)
-      range_chunk(x, m, &lo_[(size_t)position_], &hi_[(size_t)position_]);
-    else
-      range_lanes(x, m, lanes_lo_, lanes_hi_);
+void RangeStream::push(int64_t first, const float* x, int64_t n) {
+  if (!table_) {
+    for_runs(groups_, inner_, first, n, [&](int64_t g, int64_t i, int64_t m) {
+      range_chunk(x + i, m, lo_[(size_t)g], hi_[(size_t)g]);
+    });
+    return;
+  }
+  const int64_t head = std::min(n, (table_ - first % table_) % table_);
+  if (head) range_chunk(x, head, &lo_[(size_t)(first % table_)], &hi_[(size_t)(first % table_)]);
+  x += head;
+  n -= head;
+  while (n >= table_) {
+    const int64_t m = std::min(n, std::max(table_, kChunk)) / table_ * table_;  // rows that the first-level cache holds
+    range_rows(x, m / table_, table_, lo_.data(), hi_.data());
+    prefetch(x + m, std::min(m, n - m));
     x += m;
     n -= m;
-    position_ += m;
-    if (position_ == length) {
-      position_ = 0;
-      if (!table_) {
-        close_run();
-        if (++group_ == groups_) group_ = 0;
-      }
-    }
   }
+  if (n) range_chunk(x, n, lo_.data(), hi_.data());
+}
+
+bool RangeStream::absorb_strip(int64_t group, const float* lo, const float* hi) {
+  if (any_infinite(lo, hi, kStrip)) return false;
+  range_fold(lo, hi, lo_[(size_t)group], hi_[(size_t)group]);
+  return true;
+}
+
+bool RangeStream::absorb_table(const float* lo, const float* hi) {
+  if (any_infinite(lo, hi, table_)) return false;
+  range_union(lo, hi, table_, lo_.data(), hi_.data());
+  return true;
 }
 
 void RangeStream::finish(std::mutex& mutex, float* out) {
-  if (lo_.empty()) return;
-  if (!table_) close_run();
   std::lock_guard<std::mutex> lock(mutex);
   for (int64_t i = 0; i < (int64_t)lo_.size(); ++i) {
     const int64_t g = table_ ? i / inner_ % groups_ : i;
@@ -127,7 +123,7 @@ Encoder::Encoder(const Layout& layout, const float* ranges, void* found, uint8_t
 
 EncodeStream::EncodeStream(Encoder& encoder, int64_t first)
     : encoder_(encoder), next_(first),
-      ranges_(encoder.layout_.block_size ? 0 : encoder.layout_.groups, encoder.layout_.inner, first) {}
+      ranges_(encoder.layout_.block_size ? 0 : encoder.layout_.groups, encoder.layout_.inner) {}
 
 void EncodeStream::push(const float* x, int64_t n) {
   const int64_t unit = encoder_.unit();
@@ -161,39 +157,94 @@ void EncodeStream::finish() {
 void EncodeStream::encode(const float* x, int64_t n) {
   if (n == 0) return;
   const Layout& layout = encoder_.layout_;
-  const float qmax = layout.qmax();
-  alignas(64) uint16_t words[kChunk];
   alignas(64) uint8_t unpacked[kChunk];
-  if (encoder_.stochastic_) fill_random(encoder_.seed_, (uint64_t)next_, n, words);
   uint8_t* packed = encoder_.codes_ + next_ * layout.bits / 8;
   uint8_t* codes = layout.bits == 8 ? packed : unpacked;
-  const auto random = [&](int64_t offset) { return encoder_.stochastic_ ? words + offset : nullptr; };
-
-  if (layout.block_size) {
-    uint16_t* found = (uint16_t*)encoder_.found_ + next_ / layout.block_size * 2;
-    for (int64_t i = 0; i < n; i += layout.block_size, found += 2) {
-      const int64_t m = std::min(layout.block_size, n - i);
-      float lo = kInf, hi = -kInf;
-      range_chunk(x + i, m, lo, hi);
-      found[0] = lo > hi ? 0 : bf16_floor(lo);
-      found[1] = lo > hi ? 0 : bf16_ceil(hi);
-      encode_chunk(x + i, m, make_step(bf16_float(found[0]), bf16_float(found[1]), qmax), random(i), qmax, codes + i);
-    }
-  } else {
-    const GroupSteps& s = encoder_.steps_;
-    ranges_.push(x, n);
-    if (s.table) {
-      for_table(s.table, next_, n, [&](int64_t at, int64_t i, int64_t m) {
-        encode_chunk(x + i, m, &s.lo[(size_t)at], &s.inv[(size_t)at], random(i), qmax, codes + i);
-      });
-    } else {
-      for_runs(s.groups, s.inner, next_, n, [&](int64_t g, int64_t i, int64_t m) {
-        encode_chunk(x + i, m, s.steps[(size_t)g], random(i), qmax, codes + i);
-      });
-    }
-  }
+  if (layout.block_size)
+    encode_blocks(x, n, codes);
+  else if (encoder_.steps_.table)
+    encode_table(x, n, codes);
+  else
+    encode_runs(x, n, codes);
   if (layout.bits != 8) pack_codes(unpacked, n, layout.bits, packed);
   next_ += n;
+}
+
+void EncodeStream::encode_blocks(const float* x, int64_t n, uint8_t* codes) {
+  const Layout& layout = encoder_.layout_;
+  const float qmax = layout.qmax();
+  alignas(64) uint16_t random[kChunk];
+  if (encoder_.stochastic_) fill_random(encoder_.seed_, (uint64_t)next_, n, random);
+  uint16_t* found = (uint16_t*)encoder_.found_ + next_ / layout.block_size * 2;
+  for (int64_t i = 0; i < n; i += layout.block_size, found += 2) {
+    const int64_t m = std::min(layout.block_size, n - i);
+    float lo = kInf, hi = -kInf;
+    range_chunk(x + i, m, lo, hi);
+    found[0] = lo > hi ? 0 : bf16_floor(lo);
+    found[1] = lo > hi ? 0 : bf16_ceil(hi);
+    encode_chunk(x + i, m, make_step(bf16_float(found[0]), bf16_float(found[1]), qmax),
+                 encoder_.stochastic_ ? random + i : nullptr, qmax, codes + i);
+  }
+}
+
+template <class EncodeWith>
+void EncodeStream::encode_piece(int64_t first, const float* x, int64_t n, const EncodeWith& encode_with) {
+  if (n == 0) return;
+  alignas(64) uint16_t random[kChunk];
+  if (encoder_.stochastic_) fill_random(encoder_.seed_, (uint64_t)first, n, random);
+  encode_with(encoder_.stochastic_ ? random : nullptr);
+  ranges_.push(first, x, n);
+}
+
+// Whether encode_strips takes values from linear index first on.
+static bool strips_fit(int64_t first, int64_t n) { return first % 2 == 0 && first >> 33 == (first + n - 1) >> 33; }
+
+void EncodeStream::encode_table(const float* x, int64_t n, uint8_t* codes) {
+  const GroupSteps& s = encoder_.steps_;
+  const float qmax = encoder_.layout_.qmax();
+  int64_t done = 0;
+  // Strips leave a range for each entry of the table to be joined: they pay where a chunk passes over it more than once.
+  if (s.table <= kLongestTable && 2 * s.table <= n && next_ % kStrip == 0 && strips_fit(next_, n)) {
+    done = n / kStrip * kStrip;
+    std::fill_n(strip_lo_, s.table, kInf);
+    std::fill_n(strip_hi_, s.table, -kInf);
+    encode_strips(x, done, s.lo.data(), s.inv.data(), s.table, next_ % s.table, encoder_.stochastic_, encoder_.seed_,
+                  (uint64_t)next_, qmax, codes, strip_lo_, strip_hi_);
+    if (!ranges_.absorb_table(strip_lo_, strip_hi_)) ranges_.push(next_, x, done);
+  }
+  encode_piece(next_ + done, x + done, n - done, [&](const uint16_t* random) {
+    for_table(s.table, next_ + done, n - done, [&](int64_t at, int64_t i, int64_t m) {
+      encode_chunk(x + done + i, m, &s.lo[(size_t)at], &s.inv[(size_t)at], random ? random + i : nullptr, qmax,
+                   codes + done + i);
+    });
+  });
+}
+
+void EncodeStream::encode_runs(const float* x, int64_t n, uint8_t* codes) {
+  const GroupSteps& s = encoder_.steps_;
+  for_runs(s.groups, s.inner, next_, n, [&](int64_t g, int64_t i, int64_t m) {
+    encode_run(g, next_ + i, x + i, m, codes + i);
+  });
+}
+
+void EncodeStream::encode_run(int64_t group, int64_t first, const float* x, int64_t n, uint8_t* codes) {
+  const Step s = encoder_.steps_.steps[(size_t)group];
+  const float qmax = encoder_.layout_.qmax();
+  int64_t done = 0;
+  if (n >= 2 * kStrip && strips_fit(first, n)) {
+    done = n / kStrip * kStrip;
+    alignas(64) float lo[kStrip], inv[kStrip];
+    std::fill_n(lo, kStrip, s.lo);
+    std::fill_n(inv, kStrip, s.inv);
+    std::fill_n(strip_lo_, kStrip, kInf);
+    std::fill_n(strip_hi_, kStrip, -kInf);
+    encode_strips(x, done, lo, inv, kStrip, 0, encoder_.stochastic_, encoder_.seed_, (uint64_t)first, qmax, codes,
+                  strip_lo_, strip_hi_);
+    if (!ranges_.absorb_strip(group, strip_lo_, strip_hi_)) ranges_.push(first, x, done);
+  }
+  encode_piece(first + done, x + done, n - done, [&](const uint16_t* random) {
+    encode_chunk(x + done, n - done, s, random, qmax, codes + done);
+  });
 }
 
 // --- Decoder -----------------------------------------------------------------------------------------------------------

@@ -10,9 +10,23 @@
 //     stream.finish();                                // after the values up to end
 //   });
 #include <mutex>
+#include <new>
 #include <vector>
 #include "chunk.h"
 namespace mesa {
+
+// Floats from the beginning of a cache line on: whole vectors then never straddle two lines.
+template <class T>
+struct LineAllocator {
+  using value_type = T;
+  LineAllocator() = default;
+  template <class U>
+  LineAllocator(const LineAllocator<U>&) {}
+  T* allocate(size_t n) { return (T*)::operator new(n * sizeof(T), std::align_val_t(64)); }
+  void deallocate(T* p, size_t) { ::operator delete(p, std::align_val_t(64)); }
+  bool operator==(const LineAllocator&) const { return true; }
+};
+using Floats = std::vector<float, LineAllocator<float>>;
 
 // A tensor viewed [outer, groups, inner] and how it is coded.
 struct Layout {
@@ -27,31 +41,32 @@ struct Layout {
 };
 
 // Which range each value has, given one a group. Short groups: tables with an entry for each value of one period
-// (repeated to at least a chunk), so that a chunk needs one pass whatever the group's length. Long groups: runs.
+// (repeated while that is short), so that few steps cover a chunk. Long groups: runs.
 struct GroupSteps {
   GroupSteps() = default;
   GroupSteps(const Layout& layout, const float* ranges);
-  int64_t inner = 1, groups = 1, period = 1;
-  int64_t table = 0;  // length of the tables, a multiple of the period; 0: runs
+  int64_t inner = 1, groups = 1;
+  int64_t table = 0;  // length of the tables, a multiple of the period and of kStrip; 0: runs
   std::vector<Step> steps;  // one a group
-  std::vector<float> lo, step, inv;
+  Floats lo, step, inv;
 };
 
-// Collects the finite range of each group from values that come in linear order.
+// Collects the finite range of each group from pieces of a tensor: one thread's share.
 class RangeStream {
  public:
-  RangeStream(int64_t groups, int64_t inner, int64_t first);
-  void push(const float* x, int64_t n);
+  RangeStream(int64_t groups, int64_t inner);
+  // The n values with linear index first, first + 1, ...
+  void push(int64_t first, const float* x, int64_t n);
+  // Ranges already collected: kStrip of one group, or one for each entry of the table. False, and nothing done, when an
+  // infinity is among them: then push the values themselves.
+  bool absorb_strip(int64_t group, const float* lo, const float* hi);
+  bool absorb_table(const float* lo, const float* hi);
   // Widen out [groups, 2], which other threads widen too.
   void finish(std::mutex& mutex, float* out);
 
  private:
-  void close_run();
   int64_t groups_, inner_, table_;
-  int64_t position_ = 0;  // in the table, or in the group
-  int64_t group_ = 0;
-  std::vector<float> lo_, hi_;        // a table entry each, or a group each
-  float lanes_lo_[kLanes], lanes_hi_[kLanes];
+  Floats lo_, hi_;  // an entry of the table each, or a group each
 };
 
 class Encoder {
@@ -60,7 +75,7 @@ class Encoder {
   // own) or bfloat16 [blocks, 2]. codes: [code_bytes].
   Encoder(const Layout& layout, const float* ranges, void* found, uint8_t* codes, uint64_t seed, bool stochastic);
   // A thread's share begins at a multiple of this many values.
-  int64_t unit() const { return layout_.block_size ? layout_.block_size : 8; }
+  int64_t unit() const { return layout_.block_size ? layout_.block_size : kStrip; }
 
  private:
   friend class EncodeStream;
@@ -82,11 +97,21 @@ class EncodeStream {
 
  private:
   void encode(const float* x, int64_t n);
+  void encode_blocks(const float* x, int64_t n, uint8_t* codes);
+  void encode_table(const float* x, int64_t n, uint8_t* codes);
+  void encode_runs(const float* x, int64_t n, uint8_t* codes);
+  // The plain way, for any piece: random bits, codes with the ranges given, and the values' own range.
+  template <class EncodeWith>
+  void encode_piece(int64_t first, const float* x, int64_t n, const EncodeWith& encode_with);
+  void encode_run(int64_t group, int64_t first, const float* x, int64_t n, uint8_t* codes);
+
+  static constexpr int64_t kLongestTable = 1024;  // for strips
   Encoder& encoder_;
   int64_t next_;  // linear index of the next value to encode
   int64_t pending_ = 0;
   RangeStream ranges_;
-  float pending_values_[kChunk];
+  alignas(64) float pending_values_[kChunk];
+  alignas(64) float strip_lo_[kLongestTable], strip_hi_[kLongestTable];
 };
 
 class Decoder {

@@ -18,7 +18,7 @@ void check_bits(const Tensor& bits, int64_t numel) {
 Tensor pack_mask(const Tensor& mask_) {
   STD_TORCH_CHECK(mask_.scalar_type() == ScalarType::Bool, "mask: expected bool");
   const Tensor mask = torch::stable::contiguous(mask_);
-  Tensor bits = torch::stable::new_empty(mask, {mask_bytes(mask.numel())}, ScalarType::Byte);
+  Tensor bits = new_large(mask, {mask_bytes(mask.numel())}, ScalarType::Byte);
   const uint8_t* from = (const uint8_t*)mask.const_data_ptr();
   uint8_t* to = (uint8_t*)bits.mutable_data_ptr();
   parallel_values(mask.numel(), 8, [&](int64_t begin, int64_t end) {
@@ -30,7 +30,7 @@ Tensor pack_mask(const Tensor& mask_) {
 Tensor unpack_mask(const Tensor& bits_, int64_t numel) {
   check_bits(bits_, numel);
   const Tensor bits = torch::stable::contiguous(bits_);
-  Tensor mask = torch::stable::new_empty(bits, {numel}, ScalarType::Bool);
+  Tensor mask = new_large(bits, {numel}, ScalarType::Bool);
   const uint8_t* from = (const uint8_t*)bits.const_data_ptr();
   uint8_t* to = (uint8_t*)mask.mutable_data_ptr();
   parallel_values(numel, 8, [&](int64_t begin, int64_t end) {
@@ -43,7 +43,7 @@ Tensor unpack_mask(const Tensor& bits_, int64_t numel) {
 template <class F>
 Tensor map_values(const Tensor& x, const char* name, const F& f) {
   const DType type = dtype_of(x, name);
-  Tensor y = torch::stable::new_empty(x, x.sizes(), x.scalar_type());
+  Tensor y = new_large(x, x.sizes(), x.scalar_type());
   const char* from = (const char*)x.const_data_ptr();
   char* to = (char*)y.mutable_data_ptr();
   parallel_values(x.numel(), 64, [&](int64_t begin, int64_t end) {
@@ -61,7 +61,7 @@ Tensor map_values(const Tensor& x, const char* name, const F& f) {
 
 std::tuple<Tensor, Tensor> relu_mask(const Tensor& x_) {
   const Tensor x = torch::stable::contiguous(x_);
-  Tensor bits = torch::stable::new_empty(x, {mask_bytes(x.numel())}, ScalarType::Byte);
+  Tensor bits = new_large(x, {mask_bytes(x.numel())}, ScalarType::Byte);
   uint8_t* to = (uint8_t*)bits.mutable_data_ptr();
   Tensor y = map_values(x, "x", [&](float* values, int64_t first, int64_t n) {
     uint8_t positive[kChunk];

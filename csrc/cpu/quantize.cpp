@@ -12,7 +12,7 @@ std::tuple<Tensor, Tensor> quantize(const Tensor& x, std::optional<Tensor> range
   check_coding(bits, block_size);
   const Reader reader(x, "x");
   const Layout layout{x.size(0), x.size(1), x.size(2), (int)bits, block_size};
-  Tensor codes = torch::stable::new_empty(x, {layout.code_bytes()}, ScalarType::Byte);
+  Tensor codes = new_large(x, {layout.code_bytes()}, ScalarType::Byte);
   Tensor found = new_ranges(x, layout);
   std::optional<Tensor> given;
   if (!block_size) given = given_ranges(ranges, layout.groups);
@@ -88,7 +88,7 @@ Tensor dequantize_with(const Tensor& codes_, const Tensor& ranges_, int64_t oute
   check_codes(codes_, ranges_, layout);
   const DType type = dtype_of(dtype, "dtype");
   const Tensor codes = torch::stable::contiguous(codes_), ranges = torch::stable::contiguous(ranges_);
-  Tensor out = torch::stable::new_empty(codes, {outer, groups, inner}, dtype);
+  Tensor out = new_large(codes, {outer, groups, inner}, dtype);
   char* data = (char*)out.mutable_data_ptr();
   const Decoder decoder(layout, (const uint8_t*)codes.const_data_ptr(), ranges.const_data_ptr());
   parallel_values(layout.numel(), 64, [&](int64_t begin, int64_t end) {
@@ -130,8 +130,12 @@ Tensor group_range(const Tensor& x) {
   }
   std::mutex mutex;
   parallel_values(x.numel(), 8, [&](int64_t begin, int64_t end) {
-    RangeStream stream(groups, inner, begin);
-    reader.each(begin, end, [&](const float* values, int64_t n) { stream.push(values, n); });
+    RangeStream stream(groups, inner);
+    int64_t first = begin;
+    reader.each(begin, end, [&](const float* values, int64_t n) {
+      stream.push(first, values, n);
+      first += n;
+    });
     stream.finish(mutex, found);
   });
   return out;

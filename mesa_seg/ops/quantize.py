@@ -196,3 +196,4 @@ def update_ranges(running, observed, decay):
     if not 0 <= decay <= 1:
         raise ValueError(f'decay: expected a number in [0, 1], got {decay!r}')
     _update_ranges(running, observed, decay)
+    torch.autograd.graph.increment_version(running)  # an operator from outside torch does not count its own writes
