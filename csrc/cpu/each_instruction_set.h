@@ -35,7 +35,8 @@ namespace v4 {
 #define MESA_TARGET __attribute__((target("avx2,fma,avx512f,avx512bw,avx512cd,avx512dq,avx512vl")))
 #define MESA_LANES 16
 #define MESA_FMA(a, b, c) ((Vec)_mm512_fmadd_ps((a), (b), (c)))
-#define MESA_MAX(a, b) ((Vec)_mm512_max_ps((a), (b)))
+// Masked with all lanes: GCC 12 warns of an uninitialised value inside the plain form.
+#define MESA_MAX(a, b) ((Vec)_mm512_maskz_max_ps(0xffff, (a), (b)))
 #include MESA_KERNEL
 #undef MESA_TARGET
 #undef MESA_LANES

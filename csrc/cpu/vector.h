@@ -10,21 +10,42 @@ MESA_INLINE Vec load(const float* p) { return *reinterpret_cast<const VecAny*>(p
 MESA_INLINE void store(float* p, Vec v) { *reinterpret_cast<VecAny*>(p) = v; }
 MESA_INLINE Vec splat(float x) { return x - Vec{}; }
 
-// In halves, in this order for every width from 4 to 16: faster than one lane after the other.
+// Sum and maximum over the lanes: halves onto each other, in registers; the same order for every width from 4 to 16.
+typedef float Vec4 __attribute__((vector_size(16)));
+#if MESA_LANES == 16
+typedef float Vec8 __attribute__((vector_size(32)));
+#define MESA_LOW8(v) __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7)
+#define MESA_HIGH8(v) __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15)
+#endif
+#define MESA_LOW4(v) __builtin_shufflevector(v, v, 0, 1, 2, 3)
+#define MESA_HIGH4(v) __builtin_shufflevector(v, v, 4, 5, 6, 7)
 MESA_INLINE float sum_of(Vec v) {
-  float lane[MESA_LANES];
-  store(lane, v);
-  for (int half = MESA_LANES / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) lane[i] += lane[i + half];
-  return lane[0];
+#if MESA_LANES == 16
+  const Vec8 half = MESA_LOW8(v) + MESA_HIGH8(v);
+  const Vec4 s = MESA_LOW4(half) + MESA_HIGH4(half);
+#elif MESA_LANES == 8
+  const Vec4 s = MESA_LOW4(v) + MESA_HIGH4(v);
+#else
+  const Vec4 s = v;
+#endif
+  return (s[0] + s[2]) + (s[1] + s[3]);
 }
 MESA_INLINE float max_of(Vec v) {
-  float lane[MESA_LANES];
-  store(lane, v);
-  for (int half = MESA_LANES / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) lane[i] = lane[i + half] > lane[i] ? lane[i + half] : lane[i];
-  return lane[0];
+#if MESA_LANES == 16
+  const Vec8 half = MESA_HIGH8(v) > MESA_LOW8(v) ? MESA_HIGH8(v) : MESA_LOW8(v);
+  const Vec4 s = MESA_HIGH4(half) > MESA_LOW4(half) ? MESA_HIGH4(half) : MESA_LOW4(half);
+#elif MESA_LANES == 8
+  const Vec4 s = MESA_HIGH4(v) > MESA_LOW4(v) ? MESA_HIGH4(v) : MESA_LOW4(v);
+#else
+  const Vec4 s = v;
+#endif
+  const float a = s[2] > s[0] ? s[2] : s[0], b = s[3] > s[1] ? s[3] : s[1];
+  return b > a ? b : a;
 }
+#undef MESA_LOW8
+#undef MESA_HIGH8
+#undef MESA_LOW4
+#undef MESA_HIGH4
 
 // exp(x) for x <= 0, to about one unit in the last place; at -87.3 and below the smallest normal number; NaN stays NaN.
 // n = round(x / ln 2); e^(x - n ln 2) by a polynomial fitted to relative error 3e-9 on [-ln 2 / 2, ln 2 / 2]; 2^n by its bits.

@@ -115,62 +115,10 @@ struct Workspace {
   }
 };
 
-namespace plain {
-#define MESA_TARGET
-#define MESA_LANES 4
-#define MESA_ROWS 6
-#define MESA_FMA(a, b, c) ((a) * (b) + (c))
-#define MESA_MAX(a, b) ((a) > (b) ? (a) : (b))
-#include "window_attention_kernel.h"
-#undef MESA_TARGET
-#undef MESA_LANES
-#undef MESA_ROWS
-#undef MESA_FMA
-#undef MESA_MAX
-}  // namespace plain
+#define MESA_KERNEL "window_attention_kernel.h"
+#include "each_instruction_set.h"
 
-#if defined(__x86_64__)
-namespace v3 {
-#define MESA_TARGET __attribute__((target("avx2,fma,f16c")))
-#define MESA_LANES 8
-#define MESA_ROWS 6
-#define MESA_FMA(a, b, c) ((Vec)_mm256_fmadd_ps((a), (b), (c)))
-#define MESA_MAX(a, b) ((Vec)_mm256_max_ps((a), (b)))
-#include "window_attention_kernel.h"
-#undef MESA_TARGET
-#undef MESA_LANES
-#undef MESA_ROWS
-#undef MESA_FMA
-#undef MESA_MAX
-}  // namespace v3
-namespace v4 {
-#define MESA_TARGET __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512cd,avx512dq,avx512vl,prfchw,prefer-vector-width=512")))
-#define MESA_LANES 16
-#define MESA_ROWS 7
-#define MESA_FMA(a, b, c) ((Vec)_mm512_fmadd_ps((a), (b), (c)))
-#define MESA_MAX(a, b) ((Vec)_mm512_maskz_max_ps(0xffff, (a), (b)))  // unmasked: a false warning in GCC 12
-#include "window_attention_kernel.h"
-#undef MESA_TARGET
-#undef MESA_LANES
-#undef MESA_ROWS
-#undef MESA_FMA
-#undef MESA_MAX
-}  // namespace v4
-
-// The best set that the processor has and ATEN_CPU_CAPABILITY (torch's own switch: default, avx2, avx512) allows.
-int instruction_set() {
-  static const int level = [] {
-    __builtin_cpu_init();
-    const char* const limit = getenv("ATEN_CPU_CAPABILITY");
-    const auto limited = [&](const char* to) { return limit && !strcmp(limit, to); };
-    const bool three = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
-    const bool four = three && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-                      __builtin_cpu_supports("avx512vl");
-    return !three || limited("default") ? 1 : !four || limited("avx2") ? 3 : 4;
-  }();
-  return level;
-}
+#if defined(MESA_HAS_X86_LEVELS)
 #define MESA_BEST(T, function) \
   (instruction_set() == 4 ? v4::function<T> : instruction_set() == 3 ? v3::function<T> : plain::function<T>)
 #else

@@ -1,76 +1,7 @@
-// Window attention of one (window, head) at a time. No include guard: window_attention.cpp includes this once for each
-// instruction set, in a namespace of its own, with
-//   MESA_TARGET      the function attribute that selects the instruction set
-//   MESA_LANES       floats in a vector register
-//   MESA_ROWS        rows of a register tile (two vectors wide)
-//   MESA_FMA(a, b, c), MESA_MAX(a, b)
-// Everything is explicit vectors: clones of one function would be lowered to the smallest set before they are cloned.
+// Window attention of one (window, head) at a time. each_instruction_set.h includes this once for each instruction set.
+#include "vector.h"
 
-#define MESA_INLINE static inline __attribute__((always_inline)) MESA_TARGET
-
-typedef float Vec __attribute__((vector_size(MESA_LANES * 4)));
-typedef int32_t VecInt __attribute__((vector_size(MESA_LANES * 4)));
-typedef float VecAny __attribute__((vector_size(MESA_LANES * 4), aligned(4), may_alias));
-
-MESA_INLINE Vec load(const float* p) { return *reinterpret_cast<const VecAny*>(p); }
-MESA_INLINE void store(float* p, Vec v) { *reinterpret_cast<VecAny*>(p) = v; }
-MESA_INLINE Vec splat(float x) { return x - Vec{}; }
-
-// Sum and maximum over the lanes: halves onto each other.
-typedef float Vec4 __attribute__((vector_size(16)));
-#if MESA_LANES == 16
-typedef float Vec8 __attribute__((vector_size(32)));
-#define MESA_LOW(v) __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7)
-#define MESA_HIGH(v) __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15)
-MESA_INLINE Vec4 fold_sum(Vec v) {
-  const Vec8 half = MESA_LOW(v) + MESA_HIGH(v);
-  return __builtin_shufflevector(half, half, 0, 1, 2, 3) + __builtin_shufflevector(half, half, 4, 5, 6, 7);
-}
-MESA_INLINE Vec4 fold_max(Vec v) {
-  const Vec8 low = MESA_LOW(v), high = MESA_HIGH(v), half = low > high ? low : high;
-  const Vec4 a = __builtin_shufflevector(half, half, 0, 1, 2, 3), b = __builtin_shufflevector(half, half, 4, 5, 6, 7);
-  return a > b ? a : b;
-}
-#undef MESA_LOW
-#undef MESA_HIGH
-#elif MESA_LANES == 8
-MESA_INLINE Vec4 fold_sum(Vec v) {
-  return __builtin_shufflevector(v, v, 0, 1, 2, 3) + __builtin_shufflevector(v, v, 4, 5, 6, 7);
-}
-MESA_INLINE Vec4 fold_max(Vec v) {
-  const Vec4 a = __builtin_shufflevector(v, v, 0, 1, 2, 3), b = __builtin_shufflevector(v, v, 4, 5, 6, 7);
-  return a > b ? a : b;
-}
-#else
-MESA_INLINE Vec4 fold_sum(Vec v) { return v; }
-MESA_INLINE Vec4 fold_max(Vec v) { return v; }
-#endif
-MESA_INLINE float sum_of(Vec v) {
-  const Vec4 s = fold_sum(v);
-  return (s[0] + s[1]) + (s[2] + s[3]);
-}
-MESA_INLINE float max_of(Vec v) {
-  const Vec4 s = fold_max(v);
-  const float a = s[0] > s[1] ? s[0] : s[1], b = s[2] > s[3] ? s[2] : s[3];
-  return a > b ? a : b;
-}
-
-// exp(x) for x <= 0 to about one unit in the last place; below -87.3 the smallest normal number; NaN stays NaN.
-// n = round(x / ln 2), e^(x - n ln 2) by a polynomial (Cephes' expf), 2^n through the exponent bits.
-MESA_INLINE Vec exp_of(Vec x) {
-  x = MESA_MAX(splat(-87.3f), x);
-  const Vec t = MESA_FMA(x, splat(1.44269504088896341f), splat(12582912.0f));
-  const Vec n = t - 12582912.0f;
-  Vec r = MESA_FMA(n, splat(-0.693359375f), x);
-  r = MESA_FMA(n, splat(2.12194440e-4f), r);
-  Vec p = MESA_FMA(r, splat(1.9875691500e-4f), splat(1.3981999507e-3f));
-  p = MESA_FMA(p, r, splat(8.3334519073e-3f));
-  p = MESA_FMA(p, r, splat(4.1665795894e-2f));
-  p = MESA_FMA(p, r, splat(1.6666665459e-1f));
-  p = MESA_FMA(p, r, splat(5.0000001201e-1f));
-  p = MESA_FMA(p, r * r, r) + 1.0f;
-  return p * (Vec)(((VecInt)t << 23) + 0x3f800000);
-}
+#define MESA_ROWS (MESA_LANES == 16 ? 7 : 6)  // of a register tile, two vectors wide; 49 rows are seven times seven
 
 // c[r][:] = sum over k of a[r * a_row + k * a_step] * b[k][:], for R rows and V vectors; k runs over list if listed.
 template <int R, int V, bool kListed>
@@ -108,7 +39,7 @@ __attribute__((noinline)) MESA_TARGET static void multiply(float* c, int c_row, 
                                                            const int* list, int steps, int rows, int columns) {
   const int vectors = columns / MESA_LANES;
   for (int r = 0; r < rows; r += MESA_ROWS) {
-    const float* row[MESA_ROWS];
+    const float* row[MESA_ROWS] = {};
     const int n = rows - r < MESA_ROWS ? rows - r : MESA_ROWS;
     for (int i = 0; i < n; ++i) row[i] = a + (row_list ? row_list[r + i] : r + i) * a_row;
     float* to = c + r * c_row;
@@ -119,9 +50,7 @@ __attribute__((noinline)) MESA_TARGET static void multiply(float* c, int c_row, 
       case 4: tiles<4, kListed>(to, c_row, row, a_step, b, b_row, list, steps, vectors); break;
       case 5: tiles<5, kListed>(to, c_row, row, a_step, b, b_row, list, steps, vectors); break;
       case 6: tiles<6, kListed>(to, c_row, row, a_step, b, b_row, list, steps, vectors); break;
-#if MESA_ROWS == 7
-      case 7: tiles<7, kListed>(to, c_row, row, a_step, b, b_row, list, steps, vectors); break;
-#endif
+      default: tiles<MESA_ROWS, kListed>(to, c_row, row, a_step, b, b_row, list, steps, vectors);
     }
   }
 }
@@ -319,4 +248,5 @@ MESA_TARGET static void backward_unit(const Problem& problem, const Places& plac
 }
 
 
+#undef MESA_ROWS
 #undef MESA_INLINE

@@ -120,9 +120,9 @@ def test_threads_do_not_matter():
         assert all(torch.equal(a, b) for a, b in zip(result, results[0], strict=True))
 
 
-@pytest.mark.parametrize('capability', ['default', 'avx2'])
-def test_lesser_instruction_sets(capability, tmp_path):
-    """The kernel keeps a copy for each instruction set; torch's own switch picks one."""
+@pytest.mark.parametrize('level', ['0', '3'])
+def test_lesser_instruction_sets(level, tmp_path):
+    """The kernel has a copy for each instruction set: plain, AVX2 and AVX-512."""
     shapes = [SHAPES[2], SHAPES[5], SHAPES[7]]
     code = f"""
 import sys
@@ -133,7 +133,7 @@ torch.save([both(make(*shape)) for shape in {shapes}], {str(tmp_path / 'out.pt')
 """
     root = pathlib.Path(__file__).resolve().parents[2]
     subprocess.run([sys.executable, '-W', 'ignore', '-c', code], check=True, cwd=root,
-                   env={**os.environ, 'ATEN_CPU_CAPABILITY': capability})
+                   env={**os.environ, 'MESA_SEG_CPU_LEVEL': level})
     for shape, actual in zip(shapes, torch.load(tmp_path / 'out.pt'), strict=True):
         for mine, theirs in zip(actual, both(make(*shape)), strict=True):
             torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=2e-5)
