@@ -19,7 +19,7 @@ def _normalised_range(x, mean, rstd, groups):
 
 
 def _joined_stats(mean, var, count, process_group):
-    """Mean, biased variance and count over the batches of all processes (Chan et al.'s pairwise update)."""
+    """Mean, biased variance and count (a tensor: nothing waits for the device) over the batches of all processes."""
     own = torch.cat([mean, var, mean.new_tensor([count])])
     gathered = [torch.empty_like(own) for _ in range(dist.get_world_size(process_group))]
     dist.all_gather(gathered, own, group=process_group)
@@ -29,7 +29,7 @@ def _joined_stats(mean, var, count, process_group):
     total = counts.sum()
     joined = (means * counts).sum(0) / total
     variance = ((variances + (means - joined)**2) * counts).sum(0) / total
-    return joined.to(mean.dtype), variance.to(var.dtype), int(total)
+    return joined.to(mean.dtype), variance.to(var.dtype), total.to(mean.dtype)
 
 
 class _BatchNorm(torch.autograd.Function):
@@ -46,15 +46,16 @@ class _BatchNorm(torch.autograd.Function):
         quantizer.update(found)
         ranges = found if ranges is None else ranges
         box.extend((codes, ranges, layout))
-        ctx.save_for_backward(codes, ranges, mask, rstd, weight)
+        ctx.save_for_backward(codes, ranges, mask, rstd, weight, count if process_group is not None else None)
         ctx.layout = layout.groups, bits, block_size
-        ctx.count, ctx.process_group = count, process_group
+        ctx.count, ctx.process_group = None if process_group is not None else count, process_group
         return y.view(x.shape).detach()  # no view: it may be edited in place
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
-        codes, ranges, mask, rstd, weight = ctx.saved_tensors
+        codes, ranges, mask, rstd, weight, count = ctx.saved_tensors
+        count = ctx.count if count is None else count
         flat = grad.flatten(2) if grad.dim() > 2 else grad.unsqueeze(-1)
         sum_g, sum_gx = ops.batch_norm_backward_reduce(flat, mask, codes, ranges, *ctx.layout)
         grad_weight = grad_bias = None
@@ -67,8 +68,8 @@ class _BatchNorm(torch.autograd.Function):
                 sums = torch.cat([sum_g, sum_gx])
                 dist.all_reduce(sums, group=ctx.process_group)
                 sum_g, sum_gx = sums.chunk(2)
-            grad_x = ops.batch_norm_backward(flat, mask, codes, ranges, rstd, weight, sum_g / ctx.count,
-                                             sum_gx / ctx.count, *ctx.layout).view(grad.shape)
+            grad_x = ops.batch_norm_backward(flat, mask, codes, ranges, rstd, weight, sum_g / count, sum_gx / count,
+                                             *ctx.layout).view(grad.shape)
         return (grad_x, grad_weight, grad_bias) + (None, ) * 8
 
 
@@ -102,7 +103,7 @@ def batch_norm(x, running_mean, running_var, weight, bias, momentum, eps, quanti
         mean, var = ops.batch_norm_stats(x.detach().flatten(2) if x.dim() > 2 else x.detach().unsqueeze(-1))
         if joint:
             mean, var, count = _joined_stats(mean, var, count, process_group)
-        if count <= 1:
+        if not joint and count <= 1:
             raise ValueError(f'BatchNorm in training needs more than one value a channel, got an input of shape '
                              f'{tuple(x.shape)}: use a batch of at least 2')
         if running_mean is not None:

@@ -26,5 +26,15 @@ class MesaRoot:
 
 @functools.cache
 def root_class(cls):
-    """The class ``cls`` with :class:`MesaRoot` in front."""
-    return type(f'Mesa{cls.__name__}', (MesaRoot, cls), {'__module__': cls.__module__, '__doc__': cls.__doc__})
+    """The class ``cls`` with :class:`MesaRoot` in front. Its modules are copied and pickled through ``cls``."""
+
+    def __reduce_ex__(self, protocol):
+        return _new_root, (cls, ), self.__dict__.copy()
+
+    return type(f'Mesa{cls.__name__}', (MesaRoot, cls),
+                {'__module__': cls.__module__, '__doc__': cls.__doc__, '__reduce_ex__': __reduce_ex__})
+
+
+def _new_root(cls):
+    made = root_class(cls)
+    return made.__new__(made)

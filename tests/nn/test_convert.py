@@ -31,7 +31,7 @@ class Net(nn.Module):
         self.fc2 = nn.Linear(64, 32)
         self.odd = Odd(32, 32)
         self.reflect = nn.Conv2d(32, 32, 3, padding=1, padding_mode='reflect')
-        self.last = nn.PReLU()
+        self.last = nn.LogSigmoid()
 
     def forward(self, x):
         x = self.relu(self.bn(self.conv(x)))
@@ -64,7 +64,7 @@ def test_it_says_what_it_did_and_what_it_left_and_why(net):
     assert done.converted['conv'] == 'conv' and done.converted['norm'] == 'layernorm'
     assert set(done.left) == {'fc2', 'odd', 'reflect', 'last'}
     assert 'rule' in done.left['fc2'] and 'Odd' in done.left['odd'] and 'reflect' in done.left['reflect']
-    assert 'left as it is: last: PReLU' in str(done)
+    assert 'left as it is: last: LogSigmoid' in str(done)
 
 
 def test_the_loss_is_stock_own_and_the_gradients_are_near(net):
@@ -108,6 +108,9 @@ def test_a_converted_model_is_copied_and_pickled_by_its_state(net):
     net(torch.randn(2, 3, 8, 8)).sum().backward()
     twin.load_state_dict(pickle.loads(pickle.dumps(net.state_dict())))
     assert type(twin) is type(net) and twin.norm.quantizer.running is None
+    whole = pickle.loads(pickle.dumps(twin))
+    assert type(whole) is type(net) and whole.mesa_enabled
+    assert torch.equal(whole.eval()(torch.ones(1, 3, 8, 8)), net.eval()(torch.ones(1, 3, 8, 8)))
 
 
 def test_frozen_weights_and_frozen_modules(net):

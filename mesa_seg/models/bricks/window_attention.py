@@ -4,6 +4,7 @@ from mmseg.models.backbones.swin import ShiftWindowMSA
 from ... import functional as M
 from ...nn import converts
 from ...nn._module import MesaModule
+from ...saved.quantizer import QUANTIZED_DTYPES
 
 
 @converts(ShiftWindowMSA)
@@ -24,7 +25,7 @@ class MesaShiftWindowMSA(MesaModule, ShiftWindowMSA):
 
     def forward(self, query, hw_shape):
         msa = self.w_msa
-        if not self.compresses() or not self.mesa_reuse:
+        if not self.compresses() or not self.mesa_reuse or query.dtype not in QUANTIZED_DTYPES:
             return super().forward(query, hw_shape)
         batch, length, channels = query.shape
         height, width = hw_shape
