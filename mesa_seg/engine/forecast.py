@@ -11,7 +11,7 @@ from .memory import KeptForBackward
 from .trial import build_model, generated_batch
 
 
-def forecast_kept(model, crop, batch, amp=None, device='cpu'):
+def forecast_kept(model, crop, batch, amp=None, device='cpu', prepare=None):
     """Trace one forward pass and loss with tensors that have shapes and no values.
 
     On the CPU the bytes are those of a run. Torch's random generators are left as they were.
@@ -22,6 +22,7 @@ def forecast_kept(model, crop, batch, amp=None, device='cpu'):
         batch (int): number of images.
         amp (torch.dtype | None): of autocast around the forward pass.
         device (str): device that the shapes are traced for.
+        prepare (callable | None): called with the segmentor just built, to change it in place.
 
     Returns:
         KeptReport
@@ -31,6 +32,8 @@ def forecast_kept(model, crop, batch, amp=None, device='cpu'):
     """
     with torch.random.fork_rng(devices=[]):
         module = build_model(model, crop)
+        if prepare is not None:
+            prepare(module)
         data = module.data_preprocessor(generated_batch(module, crop, batch), True)
         mode = FakeTensorMode(shape_env=ShapeEnv())
 

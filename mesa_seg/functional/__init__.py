@@ -19,7 +19,8 @@ from .softmax import softmax
 from .window_attention import window_attention
 
 __all__ = [
-    'activation', 'adaptive_avg_pool2d', 'batch_norm', 'channel_dropout', 'checkpoint', 'concat_convolution', 'convolution', 'dropout', 'gelu',
+    'activation', 'adaptive_avg_pool2d', 'batch_norm', 'channel_dropout', 'checkpoint', 'concat_convolution', 'convolution',
+    'dropout', 'gelu',
     'group_norm', 'layer_norm', 'linear', 'matmul', 'max_pool2d', 'prelu', 'relu', 'scale', 'scaled_dot_product_attention',
     'softmax', 'window_attention'
 ]

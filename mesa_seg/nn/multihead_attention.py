@@ -1,21 +1,23 @@
 """torch's MultiheadAttention that keeps saved forms of its inputs and of q, k and v, and no probabilities."""
 import torch
 from torch import nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from .. import functional as M
 from ._module import MesaModule
 from .convert import converts
+from .linear import MesaLinear
 
 
 def _same(a, b):
     """Whether two tensors are one, or the same view of one as autograd sees it (mmcv transposes each input anew)."""
     if a is b:
         return True
-    if (a.data_ptr(), a.shape, a.stride(), a.dtype, a.requires_grad) != (b.data_ptr(), b.shape, b.stride(), b.dtype,
-                                                                         b.requires_grad):
+    if a.shape != b.shape or a.stride() != b.stride() or a.storage_offset() != b.storage_offset() \
+            or a.untyped_storage()._cdata != b.untyped_storage()._cdata or a.dtype != b.dtype:
         return False
     if a.grad_fn is None or b.grad_fn is None:
-        return a.grad_fn is b.grad_fn and not a.requires_grad
+        return a.grad_fn is b.grad_fn and not a.requires_grad and not b.requires_grad
     return type(a.grad_fn) is type(b.grad_fn) and a.grad_fn.next_functions == b.grad_fn.next_functions
 
 
@@ -110,3 +112,6 @@ class MesaMultiheadAttention(MesaModule, nn.MultiheadAttention):
                                              quantizers=(self.quantizer_q, self.quantizer_k, self.quantizer_v))
         out = out.permute((0, 2, 1, 3) if self.batch_first else (2, 0, 1, 3)).flatten(2)
         return M.linear(out, self.out_proj.weight, self.out_proj.bias, self.quantizer_out), None
+
+
+converts(NonDynamicallyQuantizableLinear)(MesaLinear)  # its output projection, whose weights it uses itself

@@ -1,5 +1,6 @@
 """Bilinear upsampling, log-softmax, negative log-likelihood, its gradient and the pixel accuracy as one operator."""
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from mesa_seg.ops._library import operator
 from mesa_seg.reference import upsample_cross_entropy as reference
@@ -41,6 +42,8 @@ def _check(logits, labels, weight, class_weight):
 
 
 def _check_labels(sums, labels, classes, ignore_index):
+    if isinstance(sums, FakeTensor):  # a trace of shapes has no values to check
+        return
     first = sums[:, 4].tolist()
     for image, place in enumerate(first):
         if place >= 0:

@@ -1,5 +1,6 @@
 """Hooks for mmengine's runner."""
+from .conversion import MesaConversionHook
 from .memory_report import MemoryReportHook
 from .progress import ProgressHook
 
-__all__ = ['MemoryReportHook', 'ProgressHook']
+__all__ = ['MemoryReportHook', 'MesaConversionHook', 'ProgressHook']
