@@ -1,7 +1,7 @@
 #pragma once
 // Where a bilinearly resized map takes its values from: torch.nn.functional.interpolate's own index arithmetic. torch's
-// kernels compute the position in float32 with a fused multiply-add; float64 holds that product exactly, so one rounding at
-// the end gives the same float32 without relying on the compiler.
+// kernels compute the position in float32 with a fused multiply-add; on the host float64 holds that product exactly, so that
+// one rounding at the end gives the same float32 without relying on the compiler or the processor.
 #include <stdint.h>
 #include "host_device.h"
 namespace mesa {
@@ -36,7 +36,11 @@ MESA_HD Tap source_tap(Axis a, int64_t i) {
   else if (a.align_corners)
     source = a.scale * (float)i;
   else
+#if defined(__CUDA_ARCH__)
+    source = fmaf(a.scale, (float)i + 0.5f, -0.5f);
+#else
     source = (float)((double)a.scale * ((double)i + 0.5) - 0.5);
+#endif
   source = source > 0.0f ? source : 0.0f;
   Tap t;
   t.first = (int32_t)source < a.in - 1 ? (int32_t)source : (int32_t)(a.in - 1);

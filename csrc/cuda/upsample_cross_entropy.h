@@ -1,0 +1,31 @@
+#pragma once
+#include "../common/upsample.h"
+#include "launch.h"
+namespace mesa {
+
+enum class LabelType : int { i64, i32, i16, u8 };
+
+// Everything is contiguous. Null where not wanted or not given: weight, class_weight, loss, grad.
+struct CrossEntropy {
+  const void* logits;         // [batch, classes, rows.in, columns.in]
+  DType dtype;
+  const void* labels;         // [batch, rows.out, columns.out]
+  LabelType label_type;
+  const float* weight;        // as labels
+  const float* class_weight;  // [classes]
+  int64_t ignore_index;
+  int batch, classes;
+  Axis rows, columns;
+  float* loss;                // as labels
+  float* grad;                // as logits, float32
+  double* sums;               // [batch, 5]
+  // Scratch: log of the sum of exponentials and factor of each pixel (2 x labels, where grad is wanted), and the blocks'
+  // sums.
+  float *log_sum, *factor;
+  double* partial;            // [batch, cross_entropy_blocks(), 5]
+};
+
+int64_t cross_entropy_blocks(const CrossEntropy& p);  // of one image
+int launch_upsample_cross_entropy(const CrossEntropy& p, void* stream);
+
+}  // namespace mesa
