@@ -3,7 +3,7 @@
 OpenMMLab's own packages (``mmengine``, ``mmcv`` or ``mmcv-lite``, ``mmsegmentation``) and the maintained forks
 (``onedl-mmengine``, ``onedl-mmcv``, ``onedl-mmsegmentation``) install under the same import names. :func:`prepare`
 finds out which family is there and adds what it lacks, and nothing where nothing is lacking: the forks get no change at
-all. It must run before the first ``import mmseg``; importing this module alone changes nothing.
+all. It must run before the first ``import mmseg``, and does when ``mesa_seg`` is imported.
 """
 import importlib.util
 import os

@@ -65,7 +65,6 @@ def test_mmseg_imports_after_prepare_and_shims_are_only_where_needed():
     done = run("""
 import sys
 from mesa_seg import compat
-assert 'mmcv._ext' not in sys.modules
 said = compat.prepare()
 import mmseg.models, mmseg.datasets
 from mmengine.utils.dl_utils import mmcv_full_available
@@ -77,6 +76,17 @@ print(said, compat.prepare() is said, mmcv_full_available(), 'mmcv._ext' in sys.
     elif compat.installed('openmmlab').keys() >= {'mmcv-lite'}:
         assert "'mmcv._ext', 'torch.load'" in done.stdout
         assert 'True False True' in done.stdout
+
+
+def test_tool_without_mmseg_ends_in_a_sentence():
+    done = run("""
+import runpy, sys
+sys.modules['mmseg'] = None
+sys.argv = ['tools/train.py', 'configs/demo.py']
+runpy.run_path('tools/train.py', run_name='__main__')
+""")
+    assert done.returncode == 1 and 'Traceback' not in done.stderr
+    assert done.stderr.strip().splitlines()[-1].startswith('error: mesa_seg needs mmseg')
 
 
 @pytest.mark.skipif(compat.find_family() != 'openmmlab' or 'mmcv-lite' not in compat.installed('openmmlab'),

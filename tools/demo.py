@@ -9,7 +9,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from mesa_seg import compat  # noqa: E402
+try:
+    from mesa_seg import compat
+except ImportError as error:  # a package is missing: the message says which, and what to install
+    sys.exit(f'error: {error}')
 
 
 def parse(argv=None):

@@ -4,7 +4,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mesa_seg import compat  # noqa: E402
+try:
+    from mesa_seg import compat
+except ImportError as error:  # a package is missing: the message says which, and what to install
+    sys.exit(f'error: {error}')
 
 
 def parse(argv=None):

@@ -125,7 +125,8 @@ def check_batch(cfg, processes):
     batch = (cfg.get('train_dataloader') or {}).get('batch_size')
     for head in heads:
         norm = (head.get('norm_cfg') or {}).get('type', '')
-        if batch != 1 or 'BN' not in norm or 1 not in (head.get('pool_scales') or ()):
+        pools = head.get('pool_scales', (1, ) if head['type'].endswith(('UPerHead', 'PSPHead')) else ())
+        if batch != 1 or 'BN' not in norm or 1 not in pools:
             continue
         if processes == 1 or norm != 'SyncBN':
             raise UserError(f'{head["type"]} pools to a 1 x 1 map, over which {norm} has one value a channel with '

@@ -1,8 +1,10 @@
 """The options that ``tools/train.py`` and ``tools/test.py`` share: MMSegmentation's own."""
 import argparse
 import os
+from functools import partial
 
 from mmengine.config import DictAction
+from mmengine.logging import print_log
 
 from .config import load_config
 from .distributed import prepare_cpu
@@ -33,7 +35,8 @@ def configure(args):
         Config: ``work_dir`` and ``launcher`` set.
     """
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
-    cfg = load_config(args.config, args.cfg_options)
+    first = os.environ.get('RANK', os.environ.get('SLURM_PROCID', '0')) == '0'
+    cfg = load_config(args.config, args.cfg_options, partial(print_log, logger='current') if first else None)
     cfg.launcher = args.launcher
     if args.work_dir:
         cfg.work_dir = args.work_dir

@@ -4,7 +4,6 @@ import inspect
 import os
 
 from mmengine.config import Config, ConfigDict
-from mmengine.logging import print_log
 from mmengine.runner import Runner
 
 from .errors import UserError, explained
@@ -84,7 +83,7 @@ def _check_nested(cfg, option):
             raise UserError(f'--cfg-options {option}: `{".".join(path[:depth])}` is {node!r}, which has no keys.')
 
 
-def apply_options(cfg, options):
+def apply_options(cfg, options, tell=None):
     """Merge ``--cfg-options`` into a config.
 
     A variable of the config file (``data_root``, ``crop_size``, ``mesa``: read by nobody once the file is evaluated) is
@@ -93,6 +92,7 @@ def apply_options(cfg, options):
     Args:
         cfg (Config): changed in place.
         options (dict[str, Any]): key path (``'model.backbone.depths'``) → value.
+        tell (callable, optional): called with a sentence for each variable that was followed.
 
     Raises:
         UserError: a key that nobody reads, with the nearest one that somebody does.
@@ -111,7 +111,8 @@ def apply_options(cfg, options):
                 raise UserError(f'--cfg-options {option}: `{top}` is only a variable of the config file, nobody reads '
                                 'it once the file is evaluated: set the key that was made from it.')
             targets += [f'{path}.{rest}' if rest else path for path in followed]
-            print_log(f'--cfg-options {option}={value!r} also sets {", ".join(targets[1:])}', logger='current')
+            if tell is not None:
+                tell(f'--cfg-options {option}={value!r} also sets {", ".join(targets[1:])}')
         for target in targets:
             _check_nested(cfg, target)
         # Not one merge for all: a key may be set twice, by its variable and by its own name, and the later one counts.
@@ -119,12 +120,13 @@ def apply_options(cfg, options):
             cfg.merge_from_dict({target: value})
 
 
-def load_config(path, options=None):
+def load_config(path, options=None, tell=None):
     """Read a config file.
 
     Args:
         path (str): a config file, Python (or JSON, YAML) in mmengine's notation.
         options (dict[str, Any], optional): overrides, see :func:`apply_options`.
+        tell (callable, optional): see :func:`apply_options`.
 
     Returns:
         Config: with ``custom_imports`` done.
@@ -141,5 +143,5 @@ def load_config(path, options=None):
             raise UserError(f'The config file {path} is not valid Python: {error}.') from error
         except (NameError, AttributeError) as error:
             raise UserError(f'The config file {path} does not evaluate: {error}.') from error
-    apply_options(cfg, options or {})
+    apply_options(cfg, options or {}, tell)
     return cfg
