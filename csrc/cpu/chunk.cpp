@@ -2,6 +2,9 @@
 
 #include <string.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "../common/random.h"
 #include "clones.h"
 
@@ -332,6 +335,86 @@ void range_chunk(const float* x, int64_t n, float& lo, float& hi) {
   if (r.lo > r.hi) return;
   lo = lower(bits_float((uint32_t)ordered(r.lo)), lo);
   hi = upper(bits_float((uint32_t)ordered(r.hi)), hi);
+}
+
+// --- blocks ----------------------------------------------------------------------------------------------------------
+
+namespace {
+// Of each pair of neighbours: a step that vectorises, other than a minimum over a short run.
+MESA_CLONES void pair_limits(const float* __restrict x, int64_t pairs, float* __restrict lo, float* __restrict hi) {
+  for (int64_t i = 0; i < pairs; ++i) {
+    const float a = x[2 * i], b = x[2 * i + 1], start_lo = lower(a, kInf), start_hi = upper(a, -kInf);
+    lo[i] = lower(b, start_lo);
+    hi[i] = upper(b, start_hi);
+  }
+}
+MESA_CLONES void unite_pairs(const float* __restrict lo, const float* __restrict hi, int64_t pairs,
+                             float* __restrict low, float* __restrict high) {
+  for (int64_t i = 0; i < pairs; ++i) {
+    low[i] = lower(lo[2 * i], lo[2 * i + 1]);
+    high[i] = upper(hi[2 * i], hi[2 * i + 1]);
+  }
+}
+// blocks * size <= kChunk
+void block_limits(const float* x, int64_t blocks, int64_t size, float* lo, float* hi) {
+  alignas(64) float a_lo[kChunk / 2], a_hi[kChunk / 2], b_lo[kChunk / 4], b_hi[kChunk / 4];
+  int64_t n = blocks * size / 2;
+  pair_limits(x, n, a_lo, a_hi);
+  size /= 2;
+  float *low = a_lo, *high = a_hi, *next_low = b_lo, *next_high = b_hi;
+  for (; size % 2 == 0; size /= 2) {
+    n /= 2;
+    unite_pairs(low, high, n, next_low, next_high);
+    std::swap(low, next_low);
+    std::swap(high, next_high);
+  }
+  for (int64_t b = 0; b < blocks; ++b) {
+    lo[b] = low[b * size], hi[b] = high[b * size];
+    for (int64_t i = 1; i < size; ++i) lo[b] = lower(low[b * size + i], lo[b]), hi[b] = upper(high[b * size + i], hi[b]);
+  }
+}
+// lo and hi of blocks to what is kept of them, and lo, 1 / step of that.
+MESA_CLONES void block_steps(int64_t blocks, float qmax, uint16_t* __restrict found, float* __restrict lo,
+                             float* __restrict hi, float* __restrict inv) {
+  for (int64_t b = 0; b < blocks; ++b) {
+    const float some = lo[b] <= hi[b] ? 1.0f : 0.0f;
+    lo[b] = some > 0.0f ? lo[b] : 0.0f;
+    hi[b] = some > 0.0f ? hi[b] : 0.0f;
+  }
+  for (int64_t b = 0; b < blocks; ++b) {
+    found[2 * b] = bf16_floor(lo[b]);
+    found[2 * b + 1] = bf16_ceil(hi[b]);
+    lo[b] = bf16_float(found[2 * b]);
+    hi[b] = bf16_float(found[2 * b + 1]);
+  }
+  for (int64_t b = 0; b < blocks; ++b) inv[b] = make_step(lo[b], hi[b], qmax).inv;
+}
+MESA_CLONES void spread(const float* __restrict values, int64_t size, int64_t n, float* __restrict out) {
+  for (int64_t i = 0; i < n; i += size, ++values) {
+    const float value = *values;
+    const int64_t m = size < n - i ? size : n - i;
+    for (int64_t j = 0; j < m; ++j) out[i + j] = value;
+  }
+}
+}  // namespace
+
+void spread_blocks(const float* values, int64_t block_size, int64_t n, float* out) { spread(values, block_size, n, out); }
+
+void encode_ranges(const float* x, int64_t n, int64_t block_size, float qmax, uint16_t* found, float* lo, float* inv) {
+  const int64_t at_once = kChunk / block_size;
+  float hi[kChunk / 16];
+  while (n > 0) {
+    const int64_t whole = std::min(at_once, n / block_size), all = std::min(at_once, (n + block_size - 1) / block_size);
+    block_limits(x, whole, block_size, lo, hi);
+    const bool careful = find_infinite(lo, hi, whole);
+    for (int64_t b = careful ? 0 : whole; b < all; ++b) {
+      lo[b] = kInf, hi[b] = -kInf;
+      range_chunk(x + b * block_size, std::min(block_size, n - b * block_size), lo[b], hi[b]);
+    }
+    block_steps(all, qmax, found, lo, hi, inv);
+    found += 2 * all, lo += all, inv += all;
+    x += at_once * block_size, n -= at_once * block_size;
+  }
 }
 
 // --- everything at once ------------------------------------------------------------------------------------------

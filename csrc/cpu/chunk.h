@@ -38,6 +38,12 @@ constexpr int64_t kStrip = 64;
 void encode_strips(const float* x, int64_t n, const float* lo, const float* inv, int64_t table, int64_t at,
                    bool stochastic, uint64_t seed, uint64_t first, float qmax, uint8_t* codes, float* low, float* high);
 
+// The ranges of blocks of block_size (a multiple of 8) values; the last one may be shorter. found: bfloat16 (lo, hi) each,
+// (0, 0) where nothing is finite; lo, inv: as in Step, of what was found.
+void encode_ranges(const float* x, int64_t n, int64_t block_size, float qmax, uint16_t* found, float* lo, float* inv);
+// One number a block to one a value: n of them.
+void spread_blocks(const float* values, int64_t block_size, int64_t n, float* out);
+
 // Codes of 1, 2 or 4 bits, one a byte <-> packed; the first one at bit 0 of the first byte. 8 bits: a copy.
 void pack_codes(const uint8_t* codes, int64_t n, int bits, uint8_t* packed);
 void unpack_codes(const uint8_t* packed, int64_t n, int bits, uint8_t* codes);

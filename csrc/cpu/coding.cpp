@@ -171,20 +171,18 @@ void EncodeStream::encode(const float* x, int64_t n) {
 }
 
 void EncodeStream::encode_blocks(const float* x, int64_t n, uint8_t* codes) {
-  const Layout& layout = encoder_.layout_;
-  const float qmax = layout.qmax();
+  const int64_t size = encoder_.layout_.block_size;
+  const float qmax = encoder_.layout_.qmax();
   alignas(64) uint16_t random[kChunk];
+  alignas(64) float lo[kChunk], inv[kChunk];  // of every value
+  float block_lo[kChunk / 16], block_inv[kChunk / 16];
+  prefetch(x + n, n / 2);  // the next chunk, in two portions: more at once would be dropped
+  encode_ranges(x, n, size, qmax, (uint16_t*)encoder_.found_ + next_ / size * 2, block_lo, block_inv);
+  prefetch(x + n + n / 2, n / 2);
+  spread_blocks(block_lo, size, n, lo);
+  spread_blocks(block_inv, size, n, inv);
   if (encoder_.stochastic_) fill_random(encoder_.seed_, (uint64_t)next_, n, random);
-  uint16_t* found = (uint16_t*)encoder_.found_ + next_ / layout.block_size * 2;
-  for (int64_t i = 0; i < n; i += layout.block_size, found += 2) {
-    const int64_t m = std::min(layout.block_size, n - i);
-    float lo = kInf, hi = -kInf;
-    range_chunk(x + i, m, lo, hi);
-    found[0] = lo > hi ? 0 : bf16_floor(lo);
-    found[1] = lo > hi ? 0 : bf16_ceil(hi);
-    encode_chunk(x + i, m, make_step(bf16_float(found[0]), bf16_float(found[1]), qmax),
-                 encoder_.stochastic_ ? random + i : nullptr, qmax, codes + i);
-  }
+  encode_chunk(x, n, lo, inv, encoder_.stochastic_ ? random : nullptr, qmax, codes);
 }
 
 template <class EncodeWith>

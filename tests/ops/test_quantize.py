@@ -60,8 +60,9 @@ def test_compiled_equals_reference(compiled, view, dtype):
     x = VIEWS[view](dtype)
     ranges = narrow_ranges(x.shape[1])
     assert torch.equal(ops.group_range(x), reference.group_range(x))
-    for bits in (8, 4, 2):
-        for block_size in (0, 16, 24, 64, 1000, 1024):
+    every = dtype == torch.float32  # the other types only take another way in and out
+    for bits in (8, 4, 2) if every else (8, 2):
+        for block_size in (0, 16, 24, 64, 1000, 1024) if every else (0, 64):
             for stochastic, seed in ((True, 5), (True, -3), (False, 5)):
                 case = f'bits {bits}, block size {block_size}, stochastic {stochastic}, seed {seed}'
                 arguments = (x, None if block_size else ranges, bits, block_size, seed, stochastic)
