@@ -26,8 +26,9 @@ def add_arguments(parser):
     parser.add_argument('--crop', type=_positive, default=256,
                         help='side of the images in pixels (default: %(default)s)')
     parser.add_argument('--batch', type=_positive, default=2, help='images a step (default: %(default)s)')
-    parser.add_argument('--steps', type=_positive, default=5,
-                        help='timed steps of each config, after one that warms up (default: %(default)s)')
+    parser.add_argument('--steps', type=_not_negative, default=5,
+                        help='timed steps of each config, after one that warms up; 0 measures memory alone (default: '
+                        '%(default)s)')
     parser.add_argument('--part', choices=('model', 'backbone'), default='model',
                         help='what to run (default: %(default)s)')
     parser.add_argument('--bits', type=int, choices=(8, 4, 2),
@@ -52,6 +53,10 @@ def _positive(text):
     if value < 1:
         raise argparse.ArgumentTypeError(f'expected a positive number, got {text}')
     return value
+
+
+def _not_negative(text):
+    return 0 if text == '0' else _positive(text)
 
 
 def _rows(args):
@@ -153,7 +158,7 @@ def measure(rows, args, progress=print):
         times = ', '.join(f'{result["times_s"][-1]:.2f} s' for result in results)
         progress(f'step {step + 1} of {args.steps}: {times}')
     for result in results:
-        result['step_s'] = statistics.median(result['times_s'])
+        result['step_s'] = statistics.median(result['times_s']) if args.steps else None
     if args.profile:
         for (label, *_), trial in zip(rows, trials, strict=True):
             sort = 'self_cuda_time_total' if trial.device.type == 'cuda' else 'self_cpu_time_total'
@@ -183,15 +188,17 @@ def table(results):
     def each(key):
         return [result[key] for result in results]
 
-    times = each('step_s')
     rows = [sizes('kept for backward, MiB', each('saved_bytes'))]
     for part in dict.fromkeys(part for parts in each('saved_by_part') for part in parts):
         rows.append(sizes(f'  {part}', [parts.get(part, 0) for parts in each('saved_by_part')]))
     rows += [sizes('  outside the loss', each('saved_bytes_outside_loss')),
              sizes('held after forward, MiB', each('after_forward_bytes')),
-             sizes('peak of the step, MiB', each('peak_bytes')),
-             ['time of a step, s', f'{times[0]:.3f}', *(f'{time:.3f} ({time / times[0]:.2f} x)' for time in times[1:])],
-             ['loss at the first step', *(f'{loss:.6f}' for loss in each('loss'))]]
+             sizes('peak of the step, MiB', each('peak_bytes'))]
+    times = each('step_s')
+    if times[0] is not None:
+        rows.append(['time of a step, s', f'{times[0]:.3f}',
+                     *(f'{time:.3f} ({time / times[0]:.2f} x)' for time in times[1:])])
+    rows.append(['loss at the first step', *(f'{loss:.6f}' for loss in each('loss'))])
     if 'grad_error' in results[0]:
         rows.append(['weight-gradient error', *(f'{error:.2%}' for error in each('grad_error'))])
     return text_table(['', *_short(each('config'))], rows)
@@ -214,7 +221,8 @@ def run(args):
         raise UserError(f'--device {args.device}: torch finds no CUDA device here.')
     results = measure(_rows(args), args, progress=lambda text: print(text, flush=True))
     print(f'\n{args.part}, {args.batch} x {args.crop} x {args.crop}, {args.amp or "float32"}, {args.device}, '
-          f'{torch.get_num_threads()} threads; median of {args.steps} steps; ratios to the first column\n')
+          f'{torch.get_num_threads()} threads; '
+          + (f'median of {args.steps} steps; ' if args.steps else '') + 'ratios to the first column\n')
     print(table(results))
     if args.by_op:
         print('\n' + kinds_table(results))
