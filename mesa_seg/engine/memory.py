@@ -312,7 +312,7 @@ def _kind(frame, op):
         return 'loss'
     if op in ('', 'CheckpointFunction'):
         return 'checkpoint'
-    if frame.in_attention and not (frame.leaf and layer not in ('Softmax', 'Dropout')):
+    if frame.in_attention and not (frame.leaf and re.search('Linear|Conv|Norm', layer)):
         return 'attention'  # but not the projections around it
     if frame.leaf:
         return 'BatchNorm2d' if layer == 'SyncBatchNorm' else layer

@@ -58,7 +58,17 @@ def _mesa_published(models):
     model = stock_twin(models[0])
     backbone = model['backbone']
     backbone.update(type='Mesa' + backbone['type'], mesa=dict(bits=8, granularity='head', reuse=False))
-    return model, None
+    return model, _publish_attention
+
+
+def _publish_attention(segmentor):
+    from mmseg.models.backbones.swin import WindowMSA
+
+    from ..saved import QuantizerConfig
+    from .published import PublishedWindowMSA
+    for module in list(segmentor.backbone.modules()):
+        if isinstance(module, WindowMSA):
+            PublishedWindowMSA.take_over(module, QuantizerConfig(bits=8, granularity='head'))
 
 
 VARIANTS = {
@@ -66,5 +76,5 @@ VARIANTS = {
     'stock_checkpointed': Variant('the stock twin with with_cp=True and every ConvModule of the heads checkpointed',
                                   _stock_checkpointed),
     'mesa_published': Variant('Mesa as published: 8 bits in the backbone of the stock twin, where each op keeps its own '
-                              'copy and attention its probabilities', _mesa_published),
+                              'copy, attention its operands, scores and probabilities', _mesa_published),
 }

@@ -4,6 +4,7 @@ import torch
 from mesa_seg.engine.forecast import forecast_kept
 from mesa_seg.engine.memory import KeptForBackward
 from mesa_seg.engine.trial import Trial, override_mesa, stock_twin
+from mesa_seg.engine.variants import VARIANTS
 
 
 def test_steps_repeat_exactly_and_keep_gradients_allocated(tiny_model):
@@ -40,7 +41,7 @@ def test_tracing_shapes_gives_the_bytes_of_a_run(tiny_model):
     assert traced.loss == run.loss > 0
 
 
-@pytest.mark.parametrize('mesa', [dict(), dict(bits=4, granularity='block', block_size=64)])
+@pytest.mark.parametrize('mesa', [dict(), dict(bits=4, granularity='block', block_size=64), dict(reuse=False)])
 def test_tracing_a_mesa_model_gives_the_bytes_of_a_run(tiny_mesa_model, mesa):
     model = override_mesa(tiny_mesa_model, **mesa)
     trial = Trial(model, crop=64, batch=2)
@@ -65,3 +66,28 @@ def test_stock_twin_drops_mesa(tiny_model):
                 decode_head=dict(tiny_model['decode_head'], type='MesaUPerHead', mesa=dict(bits=4)))
     assert stock_twin(mesa) == tiny_model == stock_twin(tiny_model)
     assert mesa['backbone']['type'] == 'MesaSwin'
+
+
+def test_published_mesa_keeps_a_copy_for_each_operation(tiny_model):
+    model, prepare = VARIANTS['mesa_published'].make([tiny_model])
+    trials = [Trial(tiny_model, crop=64, batch=2), Trial(model, crop=64, batch=2, prepare=prepare)]
+    trials[1].segmentor.load_state_dict(trials[0].segmentor.state_dict())
+    reports, grads = [], []
+    for trial in trials:
+        with KeptForBackward(trial.module) as watch:
+            outputs = trial.forward()
+        reports.append(watch.report(outputs))
+        grads.append(trial.gradients()[0])
+        assert trial.backward(outputs) == pytest.approx(trials[0].backward(trials[0].forward()), rel=1e-5)
+    stock, mesa = reports
+    assert mesa.by_part()['decode_head'] == stock.by_part()['decode_head']
+    tokens = [kept for kept in mesa.tensors if kept.dtype == torch.uint8]
+    exact = [kept for kept in mesa.tensors if kept.part == 'backbone' and kept.dtype != torch.uint8]
+    assert sum(kept.nbytes for kept in exact) < 0.1 * sum(kept.nbytes for kept in tokens)
+    # q, k, v, and scores and probabilities for the softmax, and probabilities again for the product
+    layer = 'backbone.stages.0.blocks.0.attn.w_msa.'
+    maps = [kept for kept in tokens if kept.layer.startswith(layer) and kept.kind == 'attention']
+    assert len(maps) == 6
+    names = [name for name in grads[0] if 'backbone' in name]
+    error = sum((grads[0][name] - grads[1][name]).square().sum() for name in names)
+    assert 0 < error < 0.01 * sum(grads[0][name].square().sum() for name in names)
