@@ -39,7 +39,7 @@ def test_backbone_in_bfloat16(tiny_config, tmp_path):
 
 @pytest.mark.parametrize('arguments, message', [
     (['train'], 'CONFIG'), (['train', 'x.py', '--bits', '3'], '--bits'),
-    (['train', 'x.py', '--steps', '0'], 'positive'), (['nothing'], 'nothing'), (['train', 'no.py'], 'no.py')])
+    (['train', 'x.py', '--steps', '-1'], 'positive'), (['nothing'], 'nothing'), (['train', 'no.py'], 'no.py')])
 def test_wrong_arguments_are_named(arguments, message, capsys):
     with pytest.raises(SystemExit):
         tool('benchmark').main(arguments)

@@ -50,7 +50,7 @@ def test_tracing_a_mesa_model_gives_the_bytes_of_a_run(tiny_mesa_model, mesa):
     run, traced = watch.report(outputs), forecast_kept(model, 64, 2)
     assert traced.by_layer() == run.by_layer()
     assert traced.by_kind() == run.by_kind()
-    assert run.outside_loss < 0.5 * forecast_kept(stock_twin(model), 64, 2).outside_loss
+    assert run.outside_loss < 0.6 * forecast_kept(stock_twin(model), 64, 2).outside_loss
 
 
 def test_bits_reach_mesa_settings_only(tiny_model):
