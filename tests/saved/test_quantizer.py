@@ -80,10 +80,11 @@ def test_manual_seed_repeats_the_codes_and_without_it_they_differ():
 
 def test_a_run_of_seeds_averages_to_the_value():
     quantizer = Quantizer(QuantizerConfig(bits=2, granularity='block'))
-    x = torch.randn(8, 64)
     torch.manual_seed(0)
+    x = torch.randn(8, 64)
     runs = torch.stack([rebuilt(quantizer(x, -1)) for _ in range(2000)])
-    error = (runs.mean(0) - x) / (runs.std(0) / 2000**0.5 + 1e-6)
+    step = (x.amax(1, True) - x.amin(1, True)) / 3  # its share below: values so near a code that no run left it
+    error = (runs.mean(0) - x) / (runs.std(0) / 2000**0.5 + 2e-3 * step)
     assert error.abs().max() < 5.5 and abs(error.mean()) < 0.2
 
 
