@@ -5,9 +5,9 @@
 #include "quantize.h"
 namespace mesa {
 
-// exp(z) for z <= 0, to 1e-7 relative; exp(-87) below -87. NaN stays.
-MESA_HD float exp_negative(float z) {
-  z = z < -87.0f ? -87.0f : z;
+// exp(z) for z <= 0, to 1e-7 relative; 0 below -87. NaN stays.
+MESA_HD float exp_negative(float exponent) {
+  const float z = exponent < -87.0f ? -87.0f : exponent;
   const float n = (z * 1.44269504f + 12582912.0f) - 12582912.0f;  // z/ln 2 to the nearest integer
   const float r = (z - n * 0.693359375f) - n * -2.12194440e-4f;   // z - n·ln 2, ln 2 in two parts
   float p = r * 0.00138366369f + 0.008374981f;
@@ -16,7 +16,8 @@ MESA_HD float exp_negative(float z) {
   p = p * r + 0.49999992f;
   p = p * r + 1.0f;
   p = p * r + 1.0f;
-  return p * bits_float((uint32_t)((int32_t)n + 127) << 23);
+  p *= bits_float((uint32_t)((int32_t)n + 127) << 23);
+  return exponent < -87.0f ? 0.0f : p;
 }
 
 // The share of x that GELU lets through: Φ(x), the normal distribution's. Within [-5.5, 5.5] as ½ + x·P(x²)/Q(x²), fitted

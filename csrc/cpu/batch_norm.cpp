@@ -71,12 +71,12 @@ class MaskedGrad {
     STD_TORCH_CHECK(mask.scalar_type() == ScalarType::Byte && (!bits_ || mask.numel() == (grad.numel() + 7) / 8),
                     "mask: expected uint8 [", (grad.numel() + 7) / 8, "] or empty, got ", mask.numel(), " elements");
   }
-  // n <= kChunk
+  // n <= kPiece
   const float* at(int64_t index, int64_t n, float* buffer) const {
     const float* grad = in_.at(index, n, buffer);
     if (!bits_) return grad;
     if (grad != buffer) memcpy(buffer, grad, (size_t)n * sizeof(float));
-    alignas(64) uint8_t set[kChunk + 8];
+    alignas(64) uint8_t set[kPiece + 8];
     const int64_t skip = index % 8;
     unpack_codes(bits_ + index / 8, n + skip, 1, set);
     mask_chunk(buffer, n, set + skip, 1.0f);
@@ -109,13 +109,13 @@ std::tuple<Tensor, Tensor> batch_norm_stats(const Tensor& x_) {
   const double count = (double)batch * (double)positions;
   const int64_t share = std::max<int64_t>(1, 32768 / std::max<int64_t>(1, batch * positions));
   torch::stable::parallel_for(0, channels, share, [&](int64_t begin, int64_t end) {
-    constexpr int64_t kPiece = 4096;  // read once from memory, twice from the cache
-    alignas(64) float buffer[kPiece];
+    constexpr int64_t kStatsPiece = 4096;  // read once from memory, twice from the cache
+    alignas(64) float buffer[kStatsPiece];
     for (int64_t c = begin; c < end; ++c) {
       double seen = 0.0, middle = 0.0, squares = 0.0;
       for (int64_t b = 0; b < batch; ++b) {
-        for (int64_t s = 0; s < positions; s += kPiece) {
-          const int64_t n = std::min(kPiece, positions - s);
+        for (int64_t s = 0; s < positions; s += kStatsPiece) {
+          const int64_t n = std::min(kStatsPiece, positions - s);
           const float* values = in.at((b * channels + c) * positions + s, n, buffer);
           // Mean and sum of squares of a piece, joined to those so far (Chan, Golub, LeVeque 1979).
           const float piece_mean = sum_run(values, n) / (float)n;
@@ -159,9 +159,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> batch_norm_quantize(const Tensor& x, 
   uint8_t* bits_out = (uint8_t*)mask.mutable_data_ptr();
   parallel_values(layout.numel(), encoder.unit(), [&](int64_t begin, int64_t end) {
     EncodeStream stream(encoder, begin);
-    const int64_t piece = kChunk / encoder.unit() * encoder.unit();  // also a multiple of 8, as the mask needs
-    alignas(64) float normalised[kChunk], buffer[kChunk];
-    alignas(64) uint8_t positive[kChunk];
+    const int64_t piece = kPiece / encoder.unit() * encoder.unit();  // also a multiple of 8, as the mask needs
+    alignas(64) float normalised[kPiece], buffer[kPiece];
+    alignas(64) uint8_t positive[kPiece];
     each_piece(reader, begin, end, piece, [&](int64_t at, const float* values, int64_t n) {
       float* to = out.at(at, buffer);
       each_run(channels, positions, at, n, [&](int64_t c, int64_t i, int64_t length) {
@@ -198,12 +198,12 @@ std::tuple<Tensor, Tensor> batch_norm_backward_reduce(const Tensor& grad_, const
   float* to_gx = (float*)sum_gx.mutable_data_ptr();
   const int64_t share = std::max<int64_t>(1, 32768 / std::max<int64_t>(1, batch * positions));
   torch::stable::parallel_for(0, channels, share, [&](int64_t begin, int64_t end) {
-    alignas(64) float normalised[kChunk], buffer[kChunk];
+    alignas(64) float normalised[kPiece], buffer[kPiece];
     for (int64_t c = begin; c < end; ++c) {
       double g = 0.0, gx = 0.0;
       for (int64_t b = 0; b < batch; ++b) {
-        for (int64_t s = 0; s < positions; s += kChunk) {
-          const int64_t n = std::min(kChunk, positions - s), index = (b * channels + c) * positions + s;
+        for (int64_t s = 0; s < positions; s += kPiece) {
+          const int64_t n = std::min(kPiece, positions - s), index = (b * channels + c) * positions + s;
           decoder.run(index, n, normalised);
           products_run(masked.at(index, n, buffer), normalised, n, &g, &gx);
         }
@@ -235,9 +235,9 @@ Tensor batch_norm_backward(const Tensor& grad_, const Tensor& mask_, const Tenso
   Tensor gx = new_large(grad, grad.sizes(), grad.scalar_type());
   const Output out(gx);
   parallel_values(layout.numel(), 8, [&](int64_t begin, int64_t end) {
-    alignas(64) float normalised[kChunk], buffer[kChunk], result[kChunk];
-    for (int64_t at = begin; at < end; at += kChunk) {
-      const int64_t n = std::min(kChunk, end - at);
+    alignas(64) float normalised[kPiece], buffer[kPiece], result[kPiece];
+    for (int64_t at = begin; at < end; at += kPiece) {
+      const int64_t n = std::min(kPiece, end - at);
       decoder.run(at, n, normalised);
       const float* g = masked.at(at, n, buffer);
       float* to = out.at(at, result);

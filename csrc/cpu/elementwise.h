@@ -5,6 +5,9 @@
 #include "tensors.h"
 namespace mesa {
 
+// Values worked on at once: several buffers of this length lie in the first-level cache together.
+constexpr int64_t kPiece = 1024;
+
 // Calls f(index, values, n) for pieces of at most `piece` values with linear index begin to end - 1, in order.
 template <class F>
 void each_piece(const Reader& reader, int64_t begin, int64_t end, int64_t piece, const F& f) {

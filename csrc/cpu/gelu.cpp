@@ -67,21 +67,21 @@ class Rebuilt {
     for (int64_t g = 0; g < layout.groups; ++g) evaluate(g * layout.inner, &values_[(size_t)(g * entries_)]);
   }
 
-  // n <= kChunk values from linear index `first` on, times `factors` unless these are null.
+  // n <= kPiece values from linear index `first` on, times `factors` unless these are null.
   void run(int64_t first, int64_t n, const float* factors, float* out) const {
-    alignas(64) float values[kChunk + 2 * kMostEntries];
+    alignas(64) float values[kPiece + 2 * kMostEntries];
     if (!tables_) {
       decoder_.run(first, n, values);
       function_(values, n, form_, out);
       if (factors) multiply_chunk(factors, n, out);
       return;
     }
-    alignas(64) uint8_t codes[kChunk];
+    alignas(64) uint8_t codes[kPiece];
     decoder_.codes(first, n, codes);
     if (layout_.block_size) {
       const int64_t size = layout_.block_size, begin = first / size, count = (first + n - 1) / size + 1 - begin;
       for (int64_t b = 0; b < count; ++b) steps((begin + b) * size, values + b * entries_);
-      alignas(64) float results[kChunk + 2 * kMostEntries];
+      alignas(64) float results[kPiece + 2 * kMostEntries];
       function_(values, count * entries_, form_, results);
       lookup_chunk(codes, n, {results, entries_, count, size}, 0, size - first % size, factors, out);
     } else {
@@ -128,8 +128,8 @@ std::tuple<Tensor, Tensor, Tensor> gelu_quantize(const Tensor& x, const std::opt
   const Output out(y);
   parallel_values(layout.numel(), encoder.unit(), [&](int64_t begin, int64_t end) {
     EncodeStream stream(encoder, begin);
-    const int64_t piece = kChunk / encoder.unit() * encoder.unit();
-    alignas(64) float buffer[kChunk];
+    const int64_t piece = kPiece / encoder.unit() * encoder.unit();
+    alignas(64) float buffer[kPiece];
     each_piece(reader, begin, end, piece, [&](int64_t at, const float* values, int64_t n) {
       stream.push(values, n);
       float* to = out.at(at, buffer);
@@ -153,8 +153,8 @@ Tensor gelu_backward(const Tensor& grad, const Tensor& codes, const Tensor& rang
                        tanh ? Form::tanh : Form::erf, slope_chunk);
   const Output out(gx);
   parallel_values(layout.numel(), 8, [&](int64_t begin, int64_t end) {
-    alignas(64) float buffer[kChunk];
-    each_piece(reader, begin, end, kChunk, [&](int64_t at, const float* values, int64_t n) {
+    alignas(64) float buffer[kPiece];
+    each_piece(reader, begin, end, kPiece, [&](int64_t at, const float* values, int64_t n) {
       float* to = out.at(at, buffer);
       slopes.run(at, n, values, to);
       out.done(at, to, n);
@@ -175,9 +175,9 @@ Tensor gelu_dequantize(const Tensor& codes, const Tensor& ranges, int64_t outer,
                        tanh ? Form::tanh : Form::erf, gelu_chunk);
   const Output out(y);
   parallel_values(layout.numel(), 8, [&](int64_t begin, int64_t end) {
-    alignas(64) float buffer[kChunk];
-    for (int64_t at = begin; at < end; at += kChunk) {
-      const int64_t n = std::min(kChunk, end - at);
+    alignas(64) float buffer[kPiece];
+    for (int64_t at = begin; at < end; at += kPiece) {
+      const int64_t n = std::min(kPiece, end - at);
       float* to = out.at(at, buffer);
       values.run(at, n, nullptr, to);
       out.done(at, to, n);

@@ -65,7 +65,7 @@ MESA_CLONES void backward_rows(const float* __restrict grad, const float* __rest
 }
 
 // Rows that are worked on at once: about a chunk of values.
-int64_t rows_at_once(int64_t channels) { return std::max<int64_t>(1, kChunk / std::max<int64_t>(1, channels)); }
+int64_t rows_at_once(int64_t channels) { return std::max<int64_t>(1, kPiece / std::max<int64_t>(1, channels)); }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> layer_norm_quantize(const Tensor& x_, const std::optional<Tensor>& weight,
                                                                const std::optional<Tensor>& bias, double eps,

@@ -61,3 +61,31 @@ def check_size(**sizes):
     for name, size in sizes.items():
         if size < 0:
             raise ValueError(f'{name}: expected a size of at least 0, got {size}')
+
+
+def check_shape(name, x, layout):
+    """``x`` is a float tensor of as many dimensions as ``layout`` names, as in ``'[rows, C]'``."""
+    check_float(name, x)
+    if x.dim() != layout.count(',') + 1:
+        raise ValueError(f'{name}: expected {layout}, got shape {tuple(x.shape)}')
+
+
+def check_groups(groups, channels):
+    if groups < 1 or channels % groups:
+        raise ValueError(f'groups: expected a divisor of the {channels} channels, got {groups!r}')
+
+
+def check_vector(name, p, size, *, float32=False):
+    """``p`` is None or a float tensor ``[size]``; with ``float32``, a float32 one."""
+    if float32 and p.dtype != torch.float32:
+        raise TypeError(f'{name}: expected float32, got {p.dtype}')
+    if p is None:
+        return
+    check_float(name, p)
+    if tuple(p.shape) != (size,):
+        raise ValueError(f'{name}: expected shape {(size,)}, got {tuple(p.shape)}')
+
+
+def check_dtype(dtype):
+    if dtype not in FLOAT_DTYPES:
+        raise TypeError(f'dtype: expected torch.float32, torch.float16 or torch.bfloat16, got {dtype}')

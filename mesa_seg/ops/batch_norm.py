@@ -5,6 +5,14 @@ normalise and quantise, sums of the backward pass, gradient of the input.
 """
 import torch
 
+from mesa_seg.ops._checks import (
+    check_codes,
+    check_coding,
+    check_given_ranges,
+    check_groups,
+    check_shape,
+    check_vector,
+)
 from mesa_seg.ops._library import operator
 from mesa_seg.ops._shapes import empty_codes, empty_ranges
 from mesa_seg.reference import batch_norm as reference
@@ -49,7 +57,11 @@ def batch_norm_stats(x):
 
     Returns:
         tuple[Tensor, Tensor]: mean and var, float32 [C]; NaN where B*S is 0.
+
+    Raises:
+        TypeError, ValueError: an argument is not as above; the message names it.
     """
+    check_shape('x', x, '[B, C, S]')
     return _stats(x)
 
 
@@ -75,8 +87,17 @@ def batch_norm_quantize(x, mean, rstd, weight, bias, relu, ranges, groups, bits,
         [nblocks, 2].
 
     Raises:
-        RuntimeError: an argument that does not fit; the message names it.
+        TypeError, ValueError: an argument is not as above; the message names it.
     """
+    check_shape('x', x, '[B, C, S]')
+    channels = x.shape[1]
+    check_vector('mean', mean, channels, float32=True)
+    check_vector('rstd', rstd, channels, float32=True)
+    check_vector('weight', weight, channels)
+    check_vector('bias', bias, channels)
+    check_groups(groups, channels)
+    check_coding(bits, block_size)
+    check_given_ranges(ranges, groups, block_size)
     return _quantize(x, mean, rstd, weight, bias, relu, ranges, groups, bits, block_size, seed, stochastic)
 
 
@@ -92,7 +113,11 @@ def batch_norm_backward_reduce(grad, mask, codes, ranges, groups, bits, block_si
 
     Returns:
         tuple[Tensor, Tensor]: sum_g and sum_gx, float32 [C]; they do not depend on the number of threads.
+
+    Raises:
+        TypeError, ValueError: an argument is not as above; the message names it.
     """
+    _check_backward(grad, mask, codes, ranges, groups, bits, block_size)
     return _backward_reduce(grad, mask, codes, ranges, groups, bits, block_size)
 
 
@@ -107,5 +132,26 @@ def batch_norm_backward(grad, mask, codes, ranges, rstd, weight, mean_g, mean_gx
 
     Returns:
         Tensor: contiguous, shape and dtype of ``grad``.
+
+    Raises:
+        TypeError, ValueError: an argument is not as above; the message names it.
     """
+    _check_backward(grad, mask, codes, ranges, groups, bits, block_size)
+    channels = grad.shape[1]
+    check_vector('rstd', rstd, channels, float32=True)
+    check_vector('weight', weight, channels)
+    check_vector('mean_g', mean_g, channels, float32=True)
+    check_vector('mean_gx', mean_gx, channels, float32=True)
     return _backward(grad, mask, codes, ranges, rstd, weight, mean_g, mean_gx, groups, bits, block_size)
+
+
+def _check_backward(grad, mask, codes, ranges, groups, bits, block_size):
+    check_shape('grad', grad, '[B, C, S]')
+    check_groups(groups, grad.shape[1])
+    check_coding(bits, block_size)
+    check_codes(codes, ranges, grad.numel(), groups, bits, block_size)
+    expected = ((grad.numel() + 7) // 8,)
+    if mask.dtype != torch.uint8:
+        raise TypeError(f'mask: expected uint8, got {mask.dtype}')
+    if mask.numel() and tuple(mask.shape) != expected:
+        raise ValueError(f'mask: expected shape {expected}, or an empty tensor, got {tuple(mask.shape)}')

@@ -1,4 +1,5 @@
 """GELU that keeps its input quantised: forward and quantiser in one pass, backward and rebuilt output from the codes."""
+from mesa_seg.ops._checks import check_codes, check_coding, check_dtype, check_given_ranges, check_size, check_view
 from mesa_seg.ops._library import operator
 from mesa_seg.ops._shapes import empty_codes, empty_ranges
 from mesa_seg.reference import gelu as reference
@@ -47,8 +48,11 @@ def gelu_quantize(x, ranges, bits, block_size, seed, stochastic, tanh):
         group's own (min, max) float32 [groups, 2] (``block_size`` 0) or the ranges of the blocks, bfloat16 [nblocks, 2].
 
     Raises:
-        RuntimeError: an argument that does not fit; the message names it.
+        TypeError, ValueError: an argument is not as above; the message names it.
     """
+    check_view('x', x)
+    check_coding(bits, block_size)
+    check_given_ranges(ranges, x.shape[1], block_size)
     return _quantize(x, ranges, bits, block_size, seed, stochastic, tanh)
 
 
@@ -63,7 +67,13 @@ def gelu_backward(grad, codes, ranges, bits, block_size, tanh):
 
     Returns:
         Tensor: ``grad * GELU'(h)``, contiguous, shape and dtype of ``grad``.
+
+    Raises:
+        TypeError, ValueError: an argument is not as above; the message names it.
     """
+    check_view('grad', grad)
+    check_coding(bits, block_size)
+    check_codes(codes, ranges, grad.numel(), grad.shape[1], bits, block_size)
     return _backward(grad, codes, ranges, bits, block_size, tanh)
 
 
@@ -79,5 +89,12 @@ def gelu_dequantize(codes, ranges, outer, groups, inner, bits, block_size, tanh,
 
     Returns:
         Tensor: [outer, groups, inner] of ``dtype``, contiguous.
+
+    Raises:
+        TypeError, ValueError: an argument is not as above; the message names it.
     """
+    check_coding(bits, block_size)
+    check_size(outer=outer, groups=groups, inner=inner)
+    check_codes(codes, ranges, outer * groups * inner, groups, bits, block_size)
+    check_dtype(dtype)
     return _dequantize(codes, ranges, outer, groups, inner, bits, block_size, tanh, dtype)

@@ -4,6 +4,14 @@ With x̂ and 1/σ the input is not needed: g = grad·γ; gx = (g - mean(g) - x̂
 """
 import torch
 
+from mesa_seg.ops._checks import (
+    check_codes,
+    check_coding,
+    check_given_ranges,
+    check_groups,
+    check_shape,
+    check_vector,
+)
 from mesa_seg.ops._library import operator
 from mesa_seg.ops._shapes import empty_codes, empty_ranges
 from mesa_seg.reference import layer_norm as reference
@@ -50,8 +58,15 @@ def layer_norm_quantize(x, weight, bias, eps, ranges, groups, bits, block_size, 
         blocks, bfloat16 [nblocks, 2].
 
     Raises:
-        RuntimeError: an argument that does not fit; the message names it.
+        TypeError, ValueError: an argument is not as above; the message names it.
     """
+    check_shape('x', x, '[rows, C]')
+    channels = x.shape[1]
+    check_vector('weight', weight, channels)
+    check_vector('bias', bias, channels)
+    check_groups(groups, channels)
+    check_coding(bits, block_size)
+    check_given_ranges(ranges, groups, block_size)
     return _quantize(x, weight, bias, eps, ranges, groups, bits, block_size, seed, stochastic)
 
 
@@ -69,5 +84,15 @@ def layer_norm_backward(grad, codes, ranges, rstd, weight, groups, bits, block_s
     Returns:
         tuple[Tensor, Tensor, Tensor]: gx, contiguous, shape and dtype of ``grad``; gw and gb, float32 [C], also without
         a weight.
+
+    Raises:
+        TypeError, ValueError: an argument is not as above; the message names it.
     """
+    check_shape('grad', grad, '[rows, C]')
+    rows, channels = grad.shape
+    check_vector('rstd', rstd, rows, float32=True)
+    check_vector('weight', weight, channels)
+    check_groups(groups, channels)
+    check_coding(bits, block_size)
+    check_codes(codes, ranges, rows * channels, groups, bits, block_size)
     return _backward(grad, codes, ranges, rstd, weight, groups, bits, block_size)

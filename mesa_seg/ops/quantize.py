@@ -21,7 +21,15 @@ Mesa (arXiv 2111.11124, section 3) is the source of running ranges a head, ActNN
 """
 import torch
 
-from mesa_seg.ops._checks import check_codes, check_coding, check_float, check_given_ranges, check_size, check_view
+from mesa_seg.ops._checks import (
+    check_codes,
+    check_coding,
+    check_dtype,
+    check_float,
+    check_given_ranges,
+    check_size,
+    check_view,
+)
 from mesa_seg.ops._library import operator
 from mesa_seg.reference import quantize as _reference
 
@@ -154,8 +162,7 @@ def _check_dequantize(codes, ranges, outer, groups, inner, bits, block_size, dty
     check_coding(bits, block_size)
     check_size(outer=outer, groups=groups, inner=inner)
     check_codes(codes, ranges, outer * groups * inner, groups, bits, block_size)
-    if dtype not in (torch.float32, torch.float16, torch.bfloat16):
-        raise TypeError(f'dtype: expected torch.float32, torch.float16 or torch.bfloat16, got {dtype}')
+    check_dtype(dtype)
 
 
 def group_range(x):
