@@ -13,7 +13,7 @@ def kept(function, *exclude):
         reference = StorageWeakRef(storage)
         if reference not in left_out:
             storages[reference] = storage.nbytes()
-        return tensor
+        return tensor.detach()  # an output among them would keep its own graph alive
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         out = function()

@@ -107,7 +107,7 @@ def test_in_place(module):
     y = module.train()(given)
     assert y is given and torch.equal(y, expected)
     y.backward(grad)
-    assert (other.grad - leaf.grad).norm() <= 0.03 * leaf.grad.norm()
+    assert (other.grad - leaf.grad).norm() <= 0.05 * leaf.grad.norm()  # Hardswish: see above
 
 
 def test_channels_last_gradients_land_where_they_belong():
