@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent
 os.chdir(ROOT)  # setuptools wants sources relative to the project folder
 
 CXX_FLAGS = [
-    '-O3', '-std=c++20', '-fvisibility=hidden', '-Wall', '-Wno-psabi', '-Wno-unknown-pragmas',
+    '-O3', '-g0', '-std=c++20', '-fvisibility=hidden', '-Wall', '-Wno-psabi', '-Wno-unknown-pragmas',
     # The same float32 operations in the same order on every device and in every clone: no contraction to fma.
     '-ffp-contract=off', '-fno-trapping-math', '-fno-math-errno',
     '-DTORCH_TARGET_VERSION=0x020b000000000000',

@@ -1,4 +1,5 @@
 """The quantize family: compiled against reference bit for bit, and what a user counts on in either."""
+import platform
 import subprocess
 from pathlib import Path
 
@@ -256,10 +257,19 @@ def test_random_bits_of_the_reference_beyond_2_33():
     assert (low == high).float().mean() < 0.01  # another stream, not the same once more
 
 
+def build(tmp_path, main, name, *flags):
+    """csrc/cpu/chunk.cpp with a main of its own: what needs an index or a processor that no tensor here leads to."""
+    csrc = ROOT / 'csrc' / 'cpu'
+    source, program = tmp_path / 'main.cpp', tmp_path / name
+    source.write_text(main)
+    subprocess.run(['c++', '-std=c++20', '-ffp-contract=off', '-fno-trapping-math', '-fno-math-errno', *flags, f'-I{csrc}',
+                    str(source), str(csrc / 'chunk.cpp'), '-o', str(program)], check=True)
+    return lambda *arguments: subprocess.run([program, *map(str, arguments)], check=True, capture_output=True,
+                                             text=True).stdout
+
+
 def test_random_bits_of_the_kernels_beyond_2_33(tmp_path):
-    """csrc/cpu/chunk.cpp by itself: an EncodeStream at such an index would need a tensor of 2^33 values."""
-    source = tmp_path / 'main.cpp'
-    source.write_text("""
+    program = build(tmp_path, """
 #include <stdio.h>
 #include <stdlib.h>
 #include "chunk.h"
@@ -269,16 +279,70 @@ int main(int, char** argv) {
   mesa::fill_random(seed, first, 45, out);
   for (int i = 0; i < 45; ++i) printf("%u ", (unsigned)out[i]);
 }
-""")
-    program = tmp_path / 'program'
-    csrc = ROOT / 'csrc' / 'cpu'
-    subprocess.run(['c++', '-std=c++20', '-O1', '-ffp-contract=off', f'-I{csrc}', str(source), str(csrc / 'chunk.cpp'),
-                    '-o', str(program)], check=True)
+""", 'random', '-O1', '-DMESA_CLONES=')
     for seed in (7, 2**64 - 3):
         for start in (0, 1, 2**33 - 20, 2**33 - 21, 2**33, 5 * 2**33 - 1):
-            said = subprocess.run([program, str(seed), str(start)], check=True, capture_output=True, text=True).stdout
             expected = [random_u16_by_hand(seed, start + i) for i in range(45)]
-            assert [int(word) for word in said.split()] == expected, (seed, start)
+            assert [int(word) for word in program(seed, start).split()] == expected, (seed, start)
+
+
+@pytest.mark.skipif(platform.machine() != 'x86_64', reason='one version of the kernels on this processor')
+def test_every_instruction_set_computes_the_same(tmp_path):
+    main = """
+#include <math.h>
+#include <initializer_list>
+#include <stdio.h>
+#include "chunk.h"
+#include "../common/random.h"
+using namespace mesa;
+static uint32_t sum = 1;
+template <class T>
+static void count(const T* values, int n) {
+  const unsigned char* bytes = (const unsigned char*)values;
+  for (size_t i = 0; i < n * sizeof(T); ++i) sum = mix32(sum ^ bytes[i]);
+}
+int main() {
+  constexpr int n = 2048;
+  alignas(64) static float x[n], lo[n], inv[n], low[n], high[n], y[n];
+  alignas(64) static uint8_t codes[n];
+  alignas(64) static uint16_t half[n], random[n], found[n];
+  for (int i = 0; i < n; ++i) {
+    x[i] = (float)(int32_t)mix32(i) * powf(10.0f, (int)(mix32(i + n) % 60) - 40);
+    lo[i] = -(float)(mix32(3 * i) % 1000), inv[i] = 1.0f / (1 + mix32(7 * i) % 777);
+    low[i] = INFINITY, high[i] = -INFINITY;
+  }
+  x[3] = x[77] = NAN, x[400] = INFINITY, x[401] = -INFINITY;
+  for (DType t : {DType::f16, DType::bf16}) {
+    store_floats(t, x, n, half);
+    load_floats(t, half, 1, n, y);
+    y[3] = y[77] = 0;  // which NaN does not matter
+    count(y, n);
+  }
+  for (bool stochastic : {false, true}) {
+    encode_strips(x, n, lo, inv, 192, 64, stochastic, 5, 128, 255.0f, codes, low, high);
+    count(codes, n), count(low, 192), count(high, 192);
+  }
+  fill_random(9, 33, n, random);
+  count(random, n);
+  encode_chunk(x, n, make_step(-3.0f, 5.0f, 15.0f), random, 15.0f, codes);
+  count(codes, n);
+  pack_codes(codes, n, 4, (uint8_t*)half);
+  count((uint8_t*)half, n / 2);
+  decode_chunk(codes, n, lo, inv, y);
+  count(y, n);
+  encode_ranges(x, n - 5, 24, 255.0f, found, low, high);
+  count(found, 2 * 86), count(low, 86), count(high, 86);
+  float a = INFINITY, b = -INFINITY;
+  range_chunk(x, n, a, b);
+  count(&a, 1), count(&b, 1);
+  printf("%u", sum);
+}
+"""
+    with open('/proc/cpuinfo') as file:
+        features = file.read()
+    levels = ['x86-64'] + ['x86-64-v3'] * (' avx2 ' in features) + ['x86-64-v4'] * (' avx512vl ' in features)
+    said = {level: build(tmp_path, main, level, '-O3', '-DMESA_CLONES=', f'-march={level}')() for level in levels}
+    assert len(set(said.values())) == 1, said
 
 
 # --- torch's own checks, and bad input --------------------------------------------------------------------------------
