@@ -7,6 +7,7 @@ from .concat_conv import concat_convolution
 from .conv import convolution
 from .dropout import channel_dropout, dropout
 from .gelu import gelu
+from .global_response_norm import global_response_norm
 from .group_norm import group_norm
 from .layer_norm import layer_norm
 from .linear import linear
@@ -20,7 +21,7 @@ from .window_attention import window_attention
 
 __all__ = [
     'activation', 'adaptive_avg_pool2d', 'batch_norm', 'channel_dropout', 'checkpoint', 'concat_convolution', 'convolution',
-    'dropout', 'gelu',
+    'dropout', 'gelu', 'global_response_norm',
     'group_norm', 'layer_norm', 'linear', 'matmul', 'max_pool2d', 'prelu', 'relu', 'scale', 'scaled_dot_product_attention',
     'softmax', 'window_attention'
 ]

@@ -16,7 +16,7 @@ from .activation import (
 from .attention import MesaScaledDotProductAttention, ScaledDotProductAttention
 from .batch_norm import MesaBatchNorm2d, MesaSyncBatchNorm
 from .conv import MesaConv1d, MesaConv2d, MesaConvTranspose2d
-from .convert import Conversion, convert, converts
+from .convert import Conversion, convert, converts, converts_named
 from .dropout import MesaDropout, MesaDropout2d
 from .gelu import MesaGELU
 from .group_norm import MesaGroupNorm, MesaInstanceNorm1d, MesaInstanceNorm2d
@@ -37,5 +37,5 @@ __all__ = [
     'MesaLayerNorm', 'MesaLeakyReLU', 'MesaLinear', 'MesaMatMul', 'MesaMaxPool2d', 'MesaMish',
     'MesaMultiheadAttention', 'MesaPReLU', 'MesaReLU', 'MesaReLU6', 'MesaRoot', 'MesaScaledDotProductAttention',
     'MesaSiLU', 'MesaSigmoid', 'MesaSoftmax', 'MesaSoftplus', 'MesaSyncBatchNorm', 'MesaTanh',
-    'ScaledDotProductAttention', 'convert', 'converts'
+    'ScaledDotProductAttention', 'convert', 'converts', 'converts_named'
 ]

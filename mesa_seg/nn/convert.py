@@ -36,6 +36,8 @@ _CLASSES = {
     ScaledDotProductAttention: MesaScaledDotProductAttention,
 }
 
+_MIXINS = {}  # by the full name of a class of a package that may not be there
+
 
 def converts(*classes):
     """Class decorator: the decorated :class:`MesaModule` stands in for modules of exactly these classes."""
@@ -46,6 +48,39 @@ def converts(*classes):
         return mesa_class
 
     return register
+
+
+def converts_named(*names):
+    """Class decorator for classes of packages that may not be installed: found by name when a model has one.
+
+    Args:
+        *names (str): full names of the classes, such as ``'mmpretrain.models.utils.norm.GRN'``.
+    """
+
+    def register(mixin):
+        for name in names:
+            _MIXINS[name] = mixin
+        return mixin
+
+    return register
+
+
+def mesa_class_of(cls):
+    """type | None: the class that stands in for modules of exactly the class ``cls``."""
+    mixin = _MIXINS.get(f'{cls.__module__}.{cls.__qualname__}')
+    if mixin is not None and cls not in _CLASSES:
+
+        def __reduce_ex__(self, protocol):
+            return _new_named, (cls, ), self.__dict__.copy()
+
+        _CLASSES[cls] = type(f'Mesa{cls.__name__}', (mixin, cls), {
+            '__module__': mixin.__module__, '__doc__': mixin.__doc__, '__reduce_ex__': __reduce_ex__})
+    return _CLASSES.get(cls)
+
+
+def _new_named(cls):
+    made = mesa_class_of(cls)
+    return made.__new__(made)
 
 
 @dataclass
@@ -105,7 +140,7 @@ def convert(model, mesa=None):
     for name, module in list(model.named_modules()):
         if isinstance(module, MesaModule):
             continue
-        mesa_class = _CLASSES.get(type(module))
+        mesa_class = mesa_class_of(type(module))
         if mesa_class is None:
             known = next((c.__name__ for c in _CLASSES if isinstance(module, c)), None)
             if known:

@@ -24,6 +24,7 @@ _STATISTICS = {
     aten._scaled_dot_product_flash_attention_for_cpu: 1, aten._scaled_dot_product_efficient_attention: 1,
     aten._scaled_dot_product_cudnn_attention: 1, aten.logsumexp: 0, aten._log_softmax: 0, aten.nll_loss_forward: 0,
     aten.nll_loss2d_forward: 0, aten.var_mean: 0, aten.linalg_vector_norm: 0,
+    torch.ops.mesa_seg.upsample_cross_entropy: 0,
 }
 
 

@@ -1,7 +1,7 @@
 """Models of mmseg as they come, and converted by one line: bytes kept for backward, and by default nothing is run.
 
-Shapes are traced, which takes seconds a model; ``--steps`` also times steps of each. Models whose package is not
-installed are named and left out.
+Shapes are traced, which takes seconds a model; a model whose shapes depend on values (Mask2Former) runs one forward.
+``--steps`` also times steps of each. Models whose package is not installed are named and left out.
 """
 import json
 import statistics
@@ -74,7 +74,10 @@ def _prepare(way, mesa, conversions):
 
 def _kept(model, args, prepare):
     if not args.run:
-        return forecast_kept(model, args.crop, args.batch, prepare=prepare)
+        try:
+            return forecast_kept(model, args.crop, args.batch, prepare=prepare)
+        except (RuntimeError, NotImplementedError):
+            pass  # it looks at values, which a trace does not have: run it
     trial = Trial(model, args.crop, args.batch, prepare=prepare)
     with KeptForBackward(trial.module) as kept:
         outputs = trial.forward()
@@ -148,7 +151,7 @@ def run(args):
     for name, path in _configs(args).items():
         try:
             results.append(_measure(name, path, args))
-        except (ImportError, KeyError, AttributeError) as error:
+        except (ImportError, KeyError, AttributeError, TypeError, UserError) as error:
             missing[name] = f'{type(error).__name__}: {error}'.splitlines()[0]
     header = ['model', 'stock, MiB', 'converted, MiB', 'ratio', 'and leftovers, MiB', 'ratio']
     if args.steps:
