@@ -33,8 +33,8 @@ AttentionTiles tiles_for(const Attention& a, bool backward) {
   t.n4 = (n + 3) / 4;
   t.stride = 4 * (t.d4 | 1);
   t.columns = 4 * t.n4;
-  const int wanted = (t.n4 * t.d4 + 31) / 32 * 32;
-  t.threads = wanted < 128 ? 128 : wanted > kAttentionThreads ? kAttentionThreads : wanted;
+  const int wanted = (t.n4 * t.d4 + 31) / 32 * 32, most = backward ? kBackwardThreads : kForwardThreads;
+  t.threads = wanted < 128 ? 128 : wanted > most ? most : wanted;
   const int tiles = (n + kMaxRows - 1) / kMaxRows;
   t.rows = ((n + tiles - 1) / tiles + 3) / 4 * 4;
   const int64_t limit = shared_limit();

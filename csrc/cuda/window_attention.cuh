@@ -7,7 +7,10 @@
 
 namespace mesa {
 
-constexpr int kAttentionThreads = 512;  // at most; the launcher picks what the window needs
+// At most; the launcher picks what the window needs. Forward leaves room for a second block of nine warps (144 tokens of
+// width 32); backward needs the registers that 512 threads may have.
+constexpr int kForwardThreads = 288;
+constexpr int kBackwardThreads = 512;
 constexpr int kRowLanes = 8;            // lanes that share a row of logits
 constexpr int kMaxTokens = kMaxWindow * kMaxWindow;
 constexpr int kMaxRows = 32;
@@ -201,7 +204,7 @@ __device__ __forceinline__ float finish_logits(const S& p, int row, const float*
 }
 
 template <class T, bool VECTOR>
-__global__ void __launch_bounds__(kAttentionThreads, 1)
+__global__ void __launch_bounds__(kForwardThreads, 2)
     window_attention_kernel(const T* __restrict__ qkv, const float* __restrict__ pad, const float* __restrict__ bias,
                             T* __restrict__ out, Attention a, AttentionTiles t) {
   MESA_DYNAMIC_SHARED(float, memory);
@@ -265,7 +268,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
 
 // Workspace of a (run, head): gbias [N, N], then the k and v gradients of padded tokens [2, d].
 template <class T, bool VECTOR>
-__global__ void __launch_bounds__(kAttentionThreads, 1)
+__global__ void __launch_bounds__(kBackwardThreads, 1)
     window_attention_backward_kernel(const T* __restrict__ grad, const T* __restrict__ qkv, const float* __restrict__ pad,
                                      const float* __restrict__ bias, T* __restrict__ gqkv, float* workspace, int64_t runs,
                                      Attention a, AttentionTiles t) {
