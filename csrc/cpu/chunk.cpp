@@ -94,12 +94,11 @@ MESA_CLONES void unpack4(const uint8_t* __restrict packed, int64_t bytes, uint8_
     codes[2 * i + 1] = packed[i] >> 4;
   }
 }
+// Four codes at once: as one word of which each byte keeps two bits.
 MESA_CLONES void unpack2(const uint8_t* __restrict packed, int64_t bytes, uint8_t* __restrict codes) {
   for (int64_t i = 0; i < bytes; ++i) {
-    codes[4 * i] = packed[i] & 3;
-    codes[4 * i + 1] = packed[i] >> 2 & 3;
-    codes[4 * i + 2] = packed[i] >> 4 & 3;
-    codes[4 * i + 3] = packed[i] >> 6;
+    const uint32_t four = packed[i], spread = (four | four << 6 | four << 12 | four << 18) & 0x03030303u;
+    memcpy(codes + 4 * i, &spread, 4);
   }
 }
 // Eight bytes of 0 or 1 and one byte of eight bits, by one multiplication: every product bit lands alone.

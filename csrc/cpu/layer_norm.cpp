@@ -30,34 +30,51 @@ MESA_CLONES void forward_rows(const float* __restrict x, int64_t rows, int64_t c
   }
 }
 
+// Sums of ROWS rows of the backward pass, together, so that gw and gb are read and written once for all of them.
+template <int64_t ROWS>
+MESA_INLINE void backward_sums(const float* __restrict grad, const float* __restrict normalised, int64_t channels,
+                               const float* __restrict weight, float* __restrict means, float* __restrict gw,
+                               float* __restrict gb) {
+  F16 sum[ROWS] = {}, product[ROWS] = {};
+  for (int64_t i = 0; i < channels; i += kWidth) {
+    const int64_t n = channels - i;
+    const bool whole = n >= kWidth;
+    const F16 w = whole ? load(weight + i) : load(weight + i, n);
+    F16 to_gw = whole ? load(gw + i) : load(gw + i, n), to_gb = whole ? load(gb + i) : load(gb + i, n);
+    for (int64_t r = 0; r < ROWS; ++r) {
+      const float* gr = grad + r * channels + i;
+      const float* vr = normalised + r * channels + i;
+      const F16 gy = whole ? load(gr) : load(gr, n), v = whole ? load(vr) : load(vr, n), g = gy * w;
+      sum[r] += g;
+      product[r] += g * v;
+      to_gw += gy * v;
+      to_gb += gy;
+    }
+    if (whole) {
+      store(gw + i, to_gw);
+      store(gb + i, to_gb);
+    } else {
+      store(gw + i, to_gw, n);
+      store(gb + i, to_gb, n);
+    }
+  }
+  for (int64_t r = 0; r < ROWS; ++r) {
+    means[2 * r] = sum_lanes(sum[r]) / (float)channels;
+    means[2 * r + 1] = sum_lanes(product[r]) / (float)channels;
+  }
+}
+
 // gx = (g - mean(g) - x̂·mean(g·x̂))/σ with g = grad·weight; adds Σ grad·x̂ to gw and Σ grad to gb. `means` has room for
 // two values a row.
 MESA_CLONES void backward_rows(const float* __restrict grad, const float* __restrict normalised, int64_t rows,
                                int64_t channels, const float* __restrict rstd, const float* __restrict weight,
                                float* __restrict means, float* __restrict gx, float* __restrict gw,
                                float* __restrict gb) {
-  const int64_t whole = channels / kWidth * kWidth, rest = channels - whole;
-  for (int64_t r = 0; r < rows; ++r) {
-    const float* gr = grad + r * channels;
-    const float* vr = normalised + r * channels;
-    F16 sum = {}, product = {};
-    for (int64_t i = 0; i < whole; i += kWidth) {
-      const F16 gy = load(gr + i), v = load(vr + i), g = gy * load(weight + i);
-      sum += g;
-      product += g * v;
-      store(gw + i, load(gw + i) + gy * v);
-      store(gb + i, load(gb + i) + gy);
-    }
-    if (rest) {
-      const F16 gy = load(gr + whole, rest), v = load(vr + whole, rest), g = gy * load(weight + whole, rest);
-      sum += g;
-      product += g * v;
-      store(gw + whole, load(gw + whole, rest) + gy * v, rest);
-      store(gb + whole, load(gb + whole, rest) + gy, rest);
-    }
-    means[2 * r] = sum_lanes(sum) / (float)channels;
-    means[2 * r + 1] = sum_lanes(product) / (float)channels;
-  }
+  int64_t done = 0;
+  for (; done + 2 <= rows; done += 2)
+    backward_sums<2>(grad + done * channels, normalised + done * channels, channels, weight, means + 2 * done, gw, gb);
+  if (done < rows)
+    backward_sums<1>(grad + done * channels, normalised + done * channels, channels, weight, means + 2 * done, gw, gb);
   for (int64_t r = 0; r < rows; ++r, grad += channels, normalised += channels, gx += channels) {
     const float scale = rstd[r], mean = means[2 * r], along = means[2 * r + 1];
     for (int64_t i = 0; i < channels; ++i) gx[i] = (grad[i] * weight[i] - mean - normalised[i] * along) * scale;
