@@ -7,10 +7,16 @@ import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
 from .. import ops
-from ..saved import attach
+from ..saved import attach, exact
 from ..saved.quantizer import QUANTIZED_DTYPES
 from ._affine import affine_form
 from ._autograd import grad_needed
+from .relu import relu as relu_of
+
+
+# Over few values a channel the gradient that BatchNorm hands on is a small difference of large terms (zero, for two
+# values), and rounding the normalised values would swamp it. There is next to nothing to save: the input is kept exact.
+EXACT_BELOW = 256
 
 
 def _normalised_range(x, mean, rstd, groups):
@@ -82,7 +88,7 @@ def batch_norm(x, running_mean, running_var, weight, bias, momentum, eps, quanti
         weight, bias (Tensor, optional): ``[C]``.
         momentum (float): weight of this batch in the running statistics.
         eps (float): added to the variance.
-        quantizer (Quantizer): for the normalised output.
+        quantizer (Quantizer): for the normalised output; not used below :data:`EXACT_BELOW` values a channel.
         relu (bool): apply ReLU; one bit a value is kept for it.
         process_group (ProcessGroup, optional): share statistics over its processes (synchronised BatchNorm).
 
@@ -95,17 +101,18 @@ def batch_norm(x, running_mean, running_var, weight, bias, momentum, eps, quanti
     joint = process_group is not None and dist.get_world_size(process_group) > 1
     if not joint:
         process_group = None
-    if not joint and (not grad_needed(x, weight, bias) or x.dtype not in QUANTIZED_DTYPES):
-        y = F.batch_norm(x, running_mean, running_var, weight, bias, True, momentum, eps)
-        return F.relu(y) if relu else y
     count = x.numel() // x.shape[1]
+    if not joint and count <= 1:
+        raise ValueError(f'BatchNorm in training needs more than one value a channel, got an input of shape '
+                         f'{tuple(x.shape)}: use a batch of at least 2')
+    if not joint and (count < EXACT_BELOW or not grad_needed(x, weight, bias) or x.dtype not in QUANTIZED_DTYPES):
+        y = F.batch_norm(x, running_mean, running_var, weight, bias, True, momentum, eps)
+        y = relu_of(y) if relu else y
+        return attach(y, exact(y)) if quantizer.reuse and grad_needed(y) else y
     with torch.no_grad():
         mean, var = ops.batch_norm_stats(x.detach().flatten(2) if x.dim() > 2 else x.detach().unsqueeze(-1))
         if joint:
             mean, var, count = _joined_stats(mean, var, count, process_group)
-        if not joint and count <= 1:
-            raise ValueError(f'BatchNorm in training needs more than one value a channel, got an input of shape '
-                             f'{tuple(x.shape)}: use a batch of at least 2')
         if running_mean is not None:
             running_mean.lerp_(mean.to(running_mean.dtype), momentum)
             running_var.lerp_((var * (count / (count - 1))).to(running_var.dtype), momentum)

@@ -89,11 +89,8 @@ def derive(function, sources, shape, extra=(), parts=None):
 
 
 def attach(x, saved):
-    """Attach a form to the tensor it stands for. An in-place edit of ``x`` makes it stale.
-
-    An exact form is never attached: it would keep ``x`` alive through itself.
-    """
-    if saved is not None and saved.kind != 'exact':
+    """Attach a form to the tensor it stands for. An in-place edit of ``x`` makes it stale."""
+    if saved is not None:
         setattr(x, _ATTRIBUTE, (saved, x._version))
     return x
 

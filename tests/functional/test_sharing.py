@@ -39,7 +39,7 @@ def test_linear_after_gelu_keeps_nothing_more():
 
 
 def test_conv_after_batch_norm_and_relu_keeps_one_bit_a_value_more():
-    x = torch.randn(2, 32, 8, 8, requires_grad=True)
+    x = torch.randn(2, 32, 16, 16, requires_grad=True)
     w, b, kernel = (torch.randn(*s, requires_grad=True) for s in ((32, ), (32, ), (16, 32, 3, 3)))
 
     def forward(fused):
@@ -49,7 +49,7 @@ def test_conv_after_batch_norm_and_relu_keeps_one_bit_a_value_more():
 
     for fused in (True, False):
         out, nbytes = one(lambda fused=fused: forward(fused), w, b, kernel)
-        assert nbytes == 2 * 32 * 64 * 9 / 8 + 32 * 4 + 8
+        assert nbytes == 2 * 32 * 256 * 9 / 8 + 32 * 4 + 8
         grad = torch.randn_like(out)
         exact = F.conv2d(F.relu(F.batch_norm(x, None, None, w, b, True)), kernel, None, 1, 1)
         for found, right in zip(torch.autograd.grad(out, (x, w, kernel), grad), torch.autograd.grad(exact, (x, w, kernel), grad)):
@@ -82,12 +82,12 @@ def test_an_edit_in_place_between_producer_and_consumer_is_seen():
 
 
 def test_conv_over_a_concatenation_of_resized_maps_keeps_nothing_more():
-    xs = [torch.randn(2, 32, s, s, requires_grad=True) for s in (8, 4, 2)]
+    xs = [torch.randn(2, 32, s, s, requires_grad=True) for s in (64, 32, 16)]
     w, b, kernel = (torch.randn(*s, requires_grad=True) for s in ((32, ), (32, ), (16, 96, 3, 3)))
     quantizers = [q() for _ in xs]
 
     def forward(norm):
-        maps = [F.interpolate(norm(x, c), size=(8, 8), mode='bilinear') for x, c in zip(xs, quantizers)]
+        maps = [F.interpolate(norm(x, c), size=(64, 64), mode='bilinear') for x, c in zip(xs, quantizers)]
         return torch.cat(maps, 1)
 
     def mesa():
@@ -104,7 +104,7 @@ def test_conv_over_a_concatenation_of_resized_maps_keeps_nothing_more():
 
 
 def test_channel_dropout_hands_the_form_on_and_draws_what_torch_draws():
-    x = torch.randn(2, 32, 8, 8, requires_grad=True)
+    x = torch.randn(2, 32, 16, 16, requires_grad=True)
     w, b, kernel = (torch.randn(*s, requires_grad=True) for s in ((32, ), (32, ), (16, 32, 1, 1)))
 
     def mesa():
@@ -113,7 +113,7 @@ def test_channel_dropout_hands_the_form_on_and_draws_what_torch_draws():
         return M.convolution(M.channel_dropout(y, 0.5), kernel, None, q(), stride=(1, 1), padding=(0, 0), dilation=(1, 1))
 
     out, nbytes = one(mesa, w, b, kernel)
-    assert nbytes == 2 * 32 * 64 + 32 * 4 + 8 + 2 * 32 * 4
+    assert nbytes == 2 * 32 * 256 + 32 * 4 + 8 + 2 * 32 * 4
     y = F.batch_norm(x, None, None, w, b, True)
     torch.manual_seed(0)
     exact = F.conv2d(F.dropout2d(y, 0.5), kernel)
@@ -166,3 +166,12 @@ def test_saved_tensor_hooks_see_all_of_it_and_retain_graph_works():
     first = torch.autograd.grad(out, (x, weight), retain_graph=True)
     second = torch.autograd.grad(out, (x, weight))
     assert all(torch.equal(a, b) for a, b in zip(first, second))
+
+
+def test_batch_norm_over_few_values_is_exact():
+    x, w, b = torch.randn(2, 32, 1, 1, requires_grad=True), torch.randn(32, requires_grad=True), torch.randn(32, requires_grad=True)
+    out = M.batch_norm(x, None, None, w, b, 0.1, 1e-5, q(bits=2), relu=True)
+    exact = F.relu(F.batch_norm(x, None, None, w, b, True))
+    grad = torch.randn_like(out)
+    for found, right in zip(torch.autograd.grad(out, (x, w, b), grad), torch.autograd.grad(exact, (x, w, b), grad), strict=True):
+        torch.testing.assert_close(found, right)

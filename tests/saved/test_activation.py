@@ -1,3 +1,5 @@
+import weakref
+
 import torch
 
 from mesa_seg.saved import Quantizer, QuantizerConfig, attach, derive, exact, lookup
@@ -23,12 +25,16 @@ def test_an_edit_through_a_view_makes_the_form_stale_too():
     assert lookup(x) is None
 
 
-def test_an_exact_form_is_not_attached_and_gives_the_tensor_itself():
+def test_an_exact_form_gives_the_tensor_itself_and_does_not_keep_it_alive():
     x = torch.randn(3)
     saved = exact(x)
     attach(x, saved)
-    assert lookup(x) is None
-    assert saved.rebuild(*saved.tensors).data_ptr() == x.data_ptr()
+    alive = weakref.ref(x)
+    assert lookup(x) is saved
+    pointer = x.data_ptr()
+    del x
+    assert alive() is None
+    assert saved.rebuild(*saved.tensors).data_ptr() == pointer
 
 
 def test_a_derived_form_applies_its_function_to_all_sources_and_extras():
