@@ -114,23 +114,65 @@ __device__ __forceinline__ uint32_t code_of(const Pack<uint8_t, V * BITS / 8>& p
   constexpr int kPerByte = 8 / BITS;
   return (uint32_t)p.v[k / kPerByte] >> (k % kPerByte) * BITS & ((1u << BITS) - 1);
 }
-// The first `count` codes only, byte by byte: the end of a tensor.
-template <int BITS, int V>
-__device__ __forceinline__ void store_codes_until(uint8_t* p, const uint32_t (&c)[V], int count) {
-  constexpr int kPerByte = 8 / BITS;
+// Where the number of bits need not be known to the compiler: few instructions more, a third of the kernels.
+MESA_HD float top_code(int bits) { return (float)((1 << bits) - 1); }
+__device__ __forceinline__ uint32_t code_at(const uint8_t* codes, int64_t i, int bits) {
+  const int per_byte_shift = bits == 8 ? 0 : bits == 4 ? 1 : 2;
+  const int within = (int)(i & ((1 << per_byte_shift) - 1));
+  return (uint32_t)codes[i >> per_byte_shift] >> within * bits & ((1u << bits) - 1);
+}
+// The first `count` of up to 8 codes, byte by byte: the end of a tensor.
+template <int V>
+__device__ __forceinline__ void store_codes_until(uint8_t* p, const uint32_t (&c)[V], int count, int bits) {
+  uint64_t word = 0;
   MESA_UNROLL
-  for (int b = 0; b < V / kPerByte; ++b) {
-    uint32_t byte = 0;
-    MESA_UNROLL
-    for (int k = 0; k < kPerByte; ++k) byte |= c[b * kPerByte + k] << k * BITS;
-    if (b * kPerByte < count) p[b] = (uint8_t)byte;
+  for (int k = 0; k < V; ++k) word |= (uint64_t)(k < count ? c[k] : 0) << k * bits;
+  for (int b = 0; 8 * b < count * bits; ++b) p[b] = (uint8_t)(word >> 8 * b);
+}
+template <int V>
+struct CodeRun {  // V (4 or 8) codes, four a word
+  uint32_t word[V / 4];
+  __device__ __forceinline__ void load(const uint8_t* p, int bits) {
+    if (bits == 8) {
+      const Pack<uint32_t, V / 4> all = load_pack<V / 4>(reinterpret_cast<const uint32_t*>(p));
+      MESA_UNROLL
+      for (int i = 0; i < V / 4; ++i) word[i] = all.v[i];
+    } else if (bits == 4) {
+      const Pack<uint16_t, V / 4> all = load_pack<V / 4>(reinterpret_cast<const uint16_t*>(p));
+      MESA_UNROLL
+      for (int i = 0; i < V / 4; ++i) word[i] = all.v[i];
+    } else {
+      const Pack<uint8_t, V / 4> all = load_pack<V / 4>(p);
+      MESA_UNROLL
+      for (int i = 0; i < V / 4; ++i) word[i] = all.v[i];
+    }
   }
-}
-template <int BITS>
-__device__ __forceinline__ uint32_t code_at(const uint8_t* codes, int64_t i) {
-  constexpr int kPerByte = 8 / BITS;
-  return (uint32_t)codes[i / kPerByte] >> (int)(i % kPerByte) * BITS & ((1u << BITS) - 1);
-}
+  __device__ __forceinline__ void store(uint8_t* p, int bits) const {
+    if (bits == 8) {
+      Pack<uint32_t, V / 4> all;
+      MESA_UNROLL
+      for (int i = 0; i < V / 4; ++i) all.v[i] = word[i];
+      store_pack<V / 4>(reinterpret_cast<uint32_t*>(p), all);
+    } else if (bits == 4) {
+      Pack<uint16_t, V / 4> all;
+      MESA_UNROLL
+      for (int i = 0; i < V / 4; ++i) all.v[i] = (uint16_t)word[i];
+      store_pack<V / 4>(reinterpret_cast<uint16_t*>(p), all);
+    } else {
+      Pack<uint8_t, V / 4> all;
+      MESA_UNROLL
+      for (int i = 0; i < V / 4; ++i) all.v[i] = (uint8_t)word[i];
+      store_pack<V / 4>(p, all);
+    }
+  }
+  __device__ __forceinline__ void set(int k, uint32_t code, int bits) {
+    if (k % 4 == 0) word[k / 4] = 0;
+    word[k / 4] |= code << k % 4 * bits;
+  }
+  __device__ __forceinline__ uint32_t at(int k, int bits) const {
+    return word[k / 4] >> k % 4 * bits & ((1u << bits) - 1);
+  }
+};
 
 // ---- ranges --------------------------------------------------------------------------------------------------------
 // (min, max) of finite values.

@@ -3,9 +3,10 @@
 // a .cu in seconds. Each family declares its launchers in its own header; all return 0 or a cudaError_t.
 #include <stdint.h>
 
+#include "../common/dtype.h"
+
 namespace mesa {
 
-enum class DType : int { f32 = 0, f16 = 1, bf16 = 2 };
 inline int64_t size_of(DType t) { return t == DType::f32 ? 4 : 2; }
 
 // A tensor seen as [outer, groups, inner], strides in elements.

@@ -13,7 +13,8 @@ namespace mesa {
 //   void emit_some(index, raw, count)    the same for the first `count` elements of a run with nothing in common
 //   float value_at(index, raw)           value() of one such element
 struct Plain {
-  static constexpr int kBlocksPerSm = 4;  // of quantize_groups_kernel
+  static constexpr int kBlocksPerSm = 4;     // of quantize_groups_kernel; the others hold more in registers
+  static constexpr bool kSameInRows = true;  // column() is the same in every row: else no quantize_groups_kernel
   struct Column {};
   __device__ __forceinline__ Column column(int64_t) const { return {}; }
   __device__ __forceinline__ float value(Column, float raw) const { return raw; }
@@ -103,10 +104,11 @@ __global__ void __launch_bounds__(kCodeThreads, Source::kBlocksPerSm)
 }
 
 // The same for any strides and sizes, 8 values a thread, loaded one by one.
-template <class T, int BITS, class Source>
+template <class T, class Source>
 __global__ void __launch_bounds__(kCodeThreads, 3)
-    quantize_groups_any_kernel(const T* __restrict__ x, View3 view, int64_t n, const float* __restrict__ ranges,
-                               Rounding rounding, uint8_t* __restrict__ codes, float* observed, Source source) {
+    quantize_groups_any_kernel(const T* __restrict__ x, View3 view, int64_t n, int bits,
+                               const float* __restrict__ ranges, Rounding rounding, uint8_t* __restrict__ codes,
+                               float* observed, Source source) {
   MESA_SHARED(int, table, 2 * kTableGroups);
   table_clear(table, view.groups);
   Offsets offsets(rounding);
@@ -125,9 +127,9 @@ __global__ void __launch_bounds__(kCodeThreads, 3)
       raw[k] = to_float(x[outer * view.outer_stride + group * view.group_stride + i * view.inner_stride]);
       const float v = source.value_at(first + k, raw[k]);
       range.add(v);
-      if constexpr (BITS > 0)
-        c[k] = encode_device(v, make_step(ranges[2 * group], ranges[2 * group + 1], kTopCode<BITS>), u[k],
-                             kTopCode<BITS>);
+      if (bits)
+        c[k] = encode_device(v, make_step(ranges[2 * group], ranges[2 * group + 1], top_code(bits)), u[k],
+                             top_code(bits));
       if (++i == view.inner) {
         table_add(table, observed, view.groups, group, range);
         range = Range();
@@ -140,7 +142,7 @@ __global__ void __launch_bounds__(kCodeThreads, 3)
     }
     if (i) table_add(table, observed, view.groups, group, range);
     source.emit_some(first, raw, count);
-    if constexpr (BITS > 0) store_codes_until<BITS>(codes + first * BITS / 8, c, count);
+    if (bits) store_codes_until(codes + first * bits / 8, c, count, bits);
   }
   table_flush(table, observed, view.groups);
 }
@@ -148,7 +150,7 @@ __global__ void __launch_bounds__(kCodeThreads, 3)
 // A block of values to a team of `team` neighbouring lanes (a power of two); a lane holds RUNS runs of V values in
 // registers between finding the range and encoding.
 template <class T, int BITS, int V, int RUNS, class Source>
-__global__ void __launch_bounds__(kCodeThreads, RUNS * V > kRunElements ? 2 : Source::kBlocksPerSm - 1)
+__global__ void __launch_bounds__(kCodeThreads, RUNS * V > kRunElements ? Source::kBlocksPerSm - 2 : Source::kBlocksPerSm - 1)
     quantize_blocks_kernel(const T* __restrict__ x, View3 view, bool contiguous, int64_t n, int block_size, int team,
                            Rounding rounding, uint8_t* __restrict__ codes, uint32_t* __restrict__ ranges,
                            Source source) {
@@ -207,16 +209,16 @@ __global__ void __launch_bounds__(kCodeThreads, RUNS * V > kRunElements ? 2 : So
       if (at + V <= count) {
         store_codes<BITS>(out, c);
       } else {
-        store_codes_until<BITS>(out, c, count - at);
+        store_codes_until(out, c, count - at, BITS);
       }
     }
   }
 }
 
 // The same for any strides, a block to a warp, every value read twice.
-template <class T, int BITS, class Source>
+template <class T, class Source>
 __global__ void __launch_bounds__(kCodeThreads, 3)
-    quantize_blocks_any_kernel(const T* __restrict__ x, View3 view, int64_t n, int block_size, Rounding rounding,
+    quantize_blocks_any_kernel(const T* __restrict__ x, View3 view, int64_t n, int block_size, int bits, Rounding rounding,
                                uint8_t* __restrict__ codes, uint32_t* __restrict__ ranges, Source source) {
   const int lane = lane_id();
   const int64_t blocks = (n + block_size - 1) / block_size;
@@ -225,9 +227,9 @@ __global__ void __launch_bounds__(kCodeThreads, 3)
     const int64_t start = block * block_size, end = start + block_size < n ? start + block_size : n;
     Range range;
     for (int64_t i = start + lane; i < end; i += 32) range.add(source.value_at(i, to_float(x[offset_of(view, i)])));
-    const uint32_t bits = block_range_bits(lanes_min(range.lo), lanes_max(range.hi));
-    const Step step = block_step(bits, kTopCode<BITS>);
-    if (lane == 0) ranges[block] = bits;
+    const uint32_t found = block_range_bits(lanes_min(range.lo), lanes_max(range.hi));
+    const Step step = block_step(found, top_code(bits));
+    if (lane == 0) ranges[block] = found;
     for (int64_t i = start + 8 * lane; i < end; i += 8 * 32) {
       const int count = end - i < 8 ? (int)(end - i) : 8;
       float u[8], raw[8];
@@ -236,10 +238,10 @@ __global__ void __launch_bounds__(kCodeThreads, 3)
       MESA_UNROLL
       for (int k = 0; k < 8; ++k) {
         raw[k] = k < count ? to_float(x[offset_of(view, i + k)]) : 0.0f;
-        c[k] = k < count ? encode_device(source.value_at(i + k, raw[k]), step, u[k], kTopCode<BITS>) : 0;
+        c[k] = k < count ? encode_device(source.value_at(i + k, raw[k]), step, u[k], top_code(bits)) : 0;
       }
       source.emit_some(i, raw, count);
-      store_codes_until<BITS>(codes + i * BITS / 8, c, count);
+      store_codes_until(codes + i * bits / 8, c, count, bits);
     }
   }
 }
@@ -259,14 +261,16 @@ void quantize_in_groups(const T* x, const View3& v, const float* ranges, Roundin
                         float* observed, bool runs, const Source& source, void* stream) {
   const int64_t n = v.outer * v.groups * v.inner;
   const dim3 threads(kCodeThreads);
-  if (runs && runs_fit<T, V>(x, v)) {
-    const Columns plan = plan_columns(v.outer, v.groups * v.inner / V);
-    MESA_LAUNCH((quantize_groups_kernel<T, BITS, V, Source>), dim3(plan.blocks), threads, 0, stream, x, v, plan, ranges,
-                rounding, codes, observed, source);
-  } else {
-    MESA_LAUNCH((quantize_groups_any_kernel<T, BITS, Source>), dim3(grid_for(n, 8 * kCodeThreads)), threads, 0, stream,
-                x, v, n, ranges, rounding, codes, observed, source);
+  if constexpr (Source::kSameInRows) {
+    if (runs && runs_fit<T, V>(x, v)) {
+      const Columns plan = plan_columns(v.outer, v.groups * v.inner / V);
+      MESA_LAUNCH((quantize_groups_kernel<T, BITS, V, Source>), dim3(plan.blocks), threads, 0, stream, x, v, plan,
+                  ranges, rounding, codes, observed, source);
+      return;
+    }
   }
+  MESA_LAUNCH((quantize_groups_any_kernel<T, Source>), dim3(grid_for(n, 8 * kCodeThreads)), threads, 0, stream, x, v, n,
+              BITS, ranges, rounding, codes, observed, source);
 }
 
 template <class T, int BITS, int V, class Source>
@@ -277,8 +281,8 @@ void quantize_in_blocks(const T* x, const View3& v, int block_size, Rounding rou
   const bool contiguous = is_contiguous(v);
   const dim3 threads(kCodeThreads);
   if (!runs || !(contiguous ? aligned16(x) : runs_fit<T, V>(x, v))) {
-    MESA_LAUNCH((quantize_blocks_any_kernel<T, BITS, Source>), dim3(grid_for(blocks, kCodeThreads / 32)), threads, 0,
-                stream, x, v, n, block_size, rounding, codes, ranges, source);
+    MESA_LAUNCH((quantize_blocks_any_kernel<T, Source>), dim3(grid_for(blocks, kCodeThreads / 32)), threads, 0, stream, x,
+                v, n, block_size, BITS, rounding, codes, ranges, source);
     return;
   }
   int team = 1;
@@ -341,7 +345,7 @@ __global__ void __launch_bounds__(kCodeThreads, BLOCKS ? 3 : Sink::kBlocksPerSm)
           sink.run(column, input[j], index, v);
         } else {
           if (BLOCKS) step = block_step(static_cast<const uint32_t*>(ranges)[blocks.of(index)], kTopCode<BITS>);
-          for (int64_t i = index; i < n; ++i) sink.one(i, decode(code_at<BITS>(codes, i), step));
+          for (int64_t i = index; i < n; ++i) sink.one(i, decode(code_at(codes, i, BITS), step));
         }
       }
     }
@@ -349,19 +353,19 @@ __global__ void __launch_bounds__(kCodeThreads, BLOCKS ? 3 : Sink::kBlocksPerSm)
 }
 
 // The same, one value a thread, for groups and channels that fit no run.
-template <int BITS, class Sink>
+template <class Sink>
 __global__ void __launch_bounds__(kCodeThreads, 4)
     decode_any_kernel(const uint8_t* __restrict__ codes, const void* __restrict__ ranges, int64_t groups, int64_t inner,
-                      BlockIndex blocks, int64_t n, Sink sink) {
+                      BlockIndex blocks, int64_t n, int bits, Sink sink) {
   for (int64_t i = thread_index(); i < n; i += thread_count()) {
     Step step;
     if (blocks.size) {
-      step = block_step(static_cast<const uint32_t*>(ranges)[blocks.of(i)], kTopCode<BITS>);
+      step = block_step(static_cast<const uint32_t*>(ranges)[blocks.of(i)], top_code(bits));
     } else {
       const float* r = static_cast<const float*>(ranges) + 2 * divide(divide(i, inner).quotient, groups).remainder;
-      step = make_step(r[0], r[1], kTopCode<BITS>);
+      step = make_step(r[0], r[1], top_code(bits));
     }
-    sink.one(i, decode(code_at<BITS>(codes, i), step));
+    sink.one(i, decode(code_at(codes, i, bits), step));
   }
 }
 
@@ -385,8 +389,8 @@ void decode_into(const uint8_t* codes, const Coding& coding, int64_t outer, int6
   const int64_t row = row_length(n, groups, inner, coding.block_size != 0, period, V);
   const dim3 threads(kCodeThreads);
   if (!row || !runs || (uintptr_t)codes % 8) {
-    MESA_LAUNCH((decode_any_kernel<BITS, Sink>), dim3(grid_for(n, kCodeThreads)), threads, 0, stream, codes,
-                coding.ranges, groups, inner, blocks, n, sink);
+    MESA_LAUNCH((decode_any_kernel<Sink>), dim3(grid_for(n, kCodeThreads)), threads, 0, stream, codes,
+                coding.ranges, groups, inner, blocks, n, BITS, sink);
     return;
   }
   const Columns plan = plan_columns(ceil_div(n, row), row / V);

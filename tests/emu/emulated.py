@@ -5,6 +5,7 @@ Objects are kept in build/emu under a hash of everything they were made from.
 """
 import hashlib
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -43,6 +44,18 @@ def _digest(*parts):
     return h.hexdigest()[:16]
 
 
+def _with_headers(source):
+    """The file and what it includes between quotes, and so on."""
+    seen, todo = [], [source]
+    while todo:
+        path = todo.pop()
+        if path not in seen and path.exists():
+            seen.append(path)
+            names = re.findall(r'#include "([^"]+)"', path.read_text())
+            todo += [(path.parent / name).resolve() for name in names]
+    return sorted(seen)
+
+
 def run(command):
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -61,7 +74,6 @@ def build(sanitize=False):
     extra = SANITIZE if sanitize else []
     torch_flags = ['-DMESA_EMU', '-DTORCH_TARGET_VERSION=0x020b000000000000', f'-I{sysconfig.get_paths()["include"]}',
                    *(f'-I{path}' for path in include_paths())]
-    headers = [path for folder in ('cuda', 'common') for path in sorted((ROOT / 'csrc' / folder).glob('*.*h'))]
     folder = ROOT / 'build' / 'emu'
     folder.mkdir(parents=True, exist_ok=True)
     objects, jobs = [], []
@@ -70,7 +82,7 @@ def build(sanitize=False):
         for suffix, flags in kinds:
             source = ROOT / 'csrc' / 'cuda' / f'{name}{suffix}'
             command = [*cxx, *FLAGS, *extra, *flags, '-c', str(source), '-o']
-            out = folder / f'{name}{suffix}.{_digest(command, torch.__version__, source, EMULATOR, *headers)}.o'
+            out = folder / f'{name}{suffix}.{_digest(command, torch.__version__, EMULATOR, *_with_headers(source))}.o'
             objects.append(str(out))
             if not out.exists():
                 jobs.append((command, out))
