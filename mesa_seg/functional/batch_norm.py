@@ -13,7 +13,6 @@ from ._affine import affine_form
 from ._autograd import grad_needed
 from .relu import relu as relu_of
 
-
 # Over few values a channel the gradient that BatchNorm hands on is a small difference of large terms (zero, for two
 # values), and rounding the normalised values would swamp it. There is next to nothing to save: the input is kept exact.
 EXACT_BELOW = 256

@@ -111,7 +111,7 @@ def test_forward_is_exact_and_gradients_are_near(case, config, tolerance):
     out, grads = gradients(lambda *x: function(config, *x), [x.float() for x in inputs], grad)
     exact_out, exact_grads = expected(name, inputs, grad)
     torch.testing.assert_close(out.double(), exact_out.double(), rtol=2e-5, atol=2e-5)
-    for found, right in zip(grads, exact_grads):
+    for found, right in zip(grads, exact_grads, strict=True):
         assert relative(found, right) < tolerance
 
 
@@ -123,7 +123,7 @@ def test_the_mean_over_seeds_goes_to_the_exact_gradient(case):
     inputs = [x.float() for x in inputs]
     runs = [gradients(lambda *x: function(config, *x), inputs, grad)[1] for _ in range(64)]
     exact_grads = expected(name, [x.double() for x in inputs], grad)[1]
-    for found, right in zip(zip(*runs), exact_grads):
+    for found, right in zip(zip(*runs, strict=True), exact_grads, strict=False):
         single = sum(relative(f, right) for f in found) / len(found)
         assert relative(torch.stack(found).double().mean(0), right) < max(0.3 * single, 2e-6)
 
@@ -151,7 +151,7 @@ def test_half_precision(case, dtype):
     out, grads = gradients(lambda *x: function(dict(bits=8), *x), inputs, grad)
     _, exact_grads = expected(name, [x.double() for x in inputs], grad)
     assert out.dtype == dtype or name == 'window attention'
-    for x, found, right in zip(inputs, grads, exact_grads):
+    for x, found, right in zip(inputs, grads, exact_grads, strict=True):
         assert found.dtype == x.dtype
         assert relative(found, right) < 0.05
 
@@ -178,7 +178,7 @@ def test_only_what_a_gradient_needs_is_kept():
 def test_double_backward_is_refused(case):
     name, inputs, _ = case
     if name in ('adaptive pool', 'checkpoint', 'relu'):
-        pytest.skip('its gradient does not depend on its input, or it is somebody else\'s')
+        pytest.skip("its gradient does not depend on its input, or it is somebody else's")
     inputs = [x.float().requires_grad_() for x in inputs]
     out = CASES[name][1](dict(bits=8), *inputs)
     grad = torch.autograd.grad(out, inputs[0], torch.ones_like(out, requires_grad=True), create_graph=True)[0]

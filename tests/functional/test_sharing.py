@@ -24,7 +24,7 @@ def test_linear_after_layer_norm_keeps_nothing_more():
     assert nbytes == 100 * 64 + 100 * 4 + 2 * 8
     grad = torch.randn_like(out)
     exact = F.linear(F.layer_norm(x, (64, ), w, b), weight)
-    for found, right in zip(torch.autograd.grad(out, (x, w, b, weight), grad), torch.autograd.grad(exact, (x, w, b, weight), grad)):
+    for found, right in zip(torch.autograd.grad(out, (x, w, b, weight), grad), torch.autograd.grad(exact, (x, w, b, weight), grad), strict=True):
         assert (found - right).norm() < 0.02 * right.norm()
 
 
@@ -52,7 +52,7 @@ def test_conv_after_batch_norm_and_relu_keeps_one_bit_a_value_more():
         assert nbytes == 2 * 32 * 256 * 9 / 8 + 32 * 4 + 8
         grad = torch.randn_like(out)
         exact = F.conv2d(F.relu(F.batch_norm(x, None, None, w, b, True)), kernel, None, 1, 1)
-        for found, right in zip(torch.autograd.grad(out, (x, w, kernel), grad), torch.autograd.grad(exact, (x, w, kernel), grad)):
+        for found, right in zip(torch.autograd.grad(out, (x, w, kernel), grad), torch.autograd.grad(exact, (x, w, kernel), grad), strict=True):
             assert (found - right).norm() < 0.02 * right.norm()
 
 
@@ -87,7 +87,7 @@ def test_conv_over_a_concatenation_of_resized_maps_keeps_nothing_more():
     quantizers = [q() for _ in xs]
 
     def forward(norm):
-        maps = [F.interpolate(norm(x, c), size=(64, 64), mode='bilinear') for x, c in zip(xs, quantizers)]
+        maps = [F.interpolate(norm(x, c), size=(64, 64), mode='bilinear') for x, c in zip(xs, quantizers, strict=True)]
         return torch.cat(maps, 1)
 
     def mesa():
@@ -99,7 +99,7 @@ def test_conv_over_a_concatenation_of_resized_maps_keeps_nothing_more():
     exact = F.conv2d(forward(lambda x, c: F.relu(F.batch_norm(x, None, None, w, b, True))), kernel, None, 1, 1)
     torch.testing.assert_close(out, exact, rtol=1e-4, atol=1e-4)
     grad = torch.randn_like(out)
-    for found, right in zip(torch.autograd.grad(out, (*xs, kernel), grad), torch.autograd.grad(exact, (*xs, kernel), grad)):
+    for found, right in zip(torch.autograd.grad(out, (*xs, kernel), grad), torch.autograd.grad(exact, (*xs, kernel), grad), strict=True):
         assert (found - right).norm() < 0.02 * right.norm()
 
 
@@ -155,7 +155,7 @@ def test_a_module_called_twice_before_backward_is_right():
     losses = [forward(x, True) for x in xs]
     found = torch.autograd.grad(sum(losses), (w, weight))
     right = torch.autograd.grad(sum(forward(x, False) for x in xs), (w, weight))
-    for f, r in zip(found, right):
+    for f, r in zip(found, right, strict=True):
         assert (f - r).norm() < 0.02 * r.norm()
 
 
@@ -165,7 +165,7 @@ def test_saved_tensor_hooks_see_all_of_it_and_retain_graph_works():
         out = M.linear(M.gelu(x, 'none', q()), weight, None, q()).sum()
     first = torch.autograd.grad(out, (x, weight), retain_graph=True)
     second = torch.autograd.grad(out, (x, weight))
-    assert all(torch.equal(a, b) for a, b in zip(first, second))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 def test_batch_norm_over_few_values_is_exact():

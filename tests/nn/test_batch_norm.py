@@ -29,13 +29,13 @@ def test_it_follows_torch_own(cls, settings, layout):
     for _ in range(2):
         x = (torch.randn(3, 32, 5, 7) * 2 + 1).to(memory_format=layout)
         xs = [x.clone(memory_format=torch.preserve_format).requires_grad_() for _ in range(2)]
-        outs = [m(v) for m, v in zip((stock, mesa), xs)]
+        outs = [m(v) for m, v in zip((stock, mesa), xs, strict=False)]
         torch.testing.assert_close(*outs, rtol=1e-4, atol=1e-5)
         grad = torch.randn_like(outs[0])
         for out in outs:
             out.backward(grad)
         assert (xs[0].grad - xs[1].grad).norm() < 0.02 * xs[0].grad.norm()
-    for a, b in zip(stock.buffers(), [b for n, b in mesa.named_buffers() if 'quantizer' not in n]):
+    for a, b in zip(stock.buffers(), [b for n, b in mesa.named_buffers() if 'quantizer' not in n], strict=False):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 

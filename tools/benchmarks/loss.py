@@ -12,11 +12,11 @@ import warnings
 from pathlib import Path
 
 import torch
+
+from mesa_seg.engine.errors import UserError
 from mesa_seg.engine.memory import MIB
 from mesa_seg.engine.peak import PeakMemory
 from mesa_seg.engine.text_table import text_table
-
-from mesa_seg.engine.errors import UserError
 
 DTYPES = dict(fp32=torch.float32, fp16=torch.float16, bf16=torch.bfloat16)
 

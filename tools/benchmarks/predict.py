@@ -11,12 +11,12 @@ import time
 from pathlib import Path
 
 import torch
-from mesa_seg.engine.memory import MIB
-from mesa_seg.engine.peak import PeakMemory
-from mesa_seg.engine.text_table import text_table
 
 from mesa_seg.engine.config import load_config
 from mesa_seg.engine.errors import UserError
+from mesa_seg.engine.memory import MIB
+from mesa_seg.engine.peak import PeakMemory
+from mesa_seg.engine.text_table import text_table
 
 
 def add_arguments(parser):
