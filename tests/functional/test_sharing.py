@@ -11,6 +11,11 @@ def q(groups=None, **config):
     return Quantizer(QuantizerConfig(**config), groups)
 
 
+def pairs(out, exact, grad, inputs):
+    """The gradients of both with respect to each input."""
+    return zip(torch.autograd.grad(out, inputs, grad), torch.autograd.grad(exact, inputs, grad), strict=True)
+
+
 def one(function, *parameters):
     with Propagate():
         out, nbytes = kept(function, *parameters)
@@ -24,7 +29,7 @@ def test_linear_after_layer_norm_keeps_nothing_more():
     assert nbytes == 100 * 64 + 100 * 4 + 2 * 8
     grad = torch.randn_like(out)
     exact = F.linear(F.layer_norm(x, (64, ), w, b), weight)
-    for found, right in zip(torch.autograd.grad(out, (x, w, b, weight), grad), torch.autograd.grad(exact, (x, w, b, weight), grad), strict=True):
+    for found, right in pairs(out, exact, grad, (x, w, b, weight)):
         assert (found - right).norm() < 0.02 * right.norm()
 
 
@@ -52,7 +57,7 @@ def test_conv_after_batch_norm_and_relu_keeps_one_bit_a_value_more():
         assert nbytes == 2 * 32 * 256 * 9 / 8 + 32 * 4 + 8
         grad = torch.randn_like(out)
         exact = F.conv2d(F.relu(F.batch_norm(x, None, None, w, b, True)), kernel, None, 1, 1)
-        for found, right in zip(torch.autograd.grad(out, (x, w, kernel), grad), torch.autograd.grad(exact, (x, w, kernel), grad), strict=True):
+        for found, right in pairs(out, exact, grad, (x, w, kernel)):
             assert (found - right).norm() < 0.02 * right.norm()
 
 
@@ -99,7 +104,7 @@ def test_conv_over_a_concatenation_of_resized_maps_keeps_nothing_more():
     exact = F.conv2d(forward(lambda x, c: F.relu(F.batch_norm(x, None, None, w, b, True))), kernel, None, 1, 1)
     torch.testing.assert_close(out, exact, rtol=1e-4, atol=1e-4)
     grad = torch.randn_like(out)
-    for found, right in zip(torch.autograd.grad(out, (*xs, kernel), grad), torch.autograd.grad(exact, (*xs, kernel), grad), strict=True):
+    for found, right in pairs(out, exact, grad, (*xs, kernel)):
         assert (found - right).norm() < 0.02 * right.norm()
 
 
@@ -169,9 +174,9 @@ def test_saved_tensor_hooks_see_all_of_it_and_retain_graph_works():
 
 
 def test_batch_norm_over_few_values_is_exact():
-    x, w, b = torch.randn(2, 32, 1, 1, requires_grad=True), torch.randn(32, requires_grad=True), torch.randn(32, requires_grad=True)
+    x, w, b = (torch.randn(*s, requires_grad=True) for s in ((2, 32, 1, 1), (32, ), (32, )))
     out = M.batch_norm(x, None, None, w, b, 0.1, 1e-5, q(bits=2), relu=True)
     exact = F.relu(F.batch_norm(x, None, None, w, b, True))
     grad = torch.randn_like(out)
-    for found, right in zip(torch.autograd.grad(out, (x, w, b), grad), torch.autograd.grad(exact, (x, w, b), grad), strict=True):
+    for found, right in pairs(out, exact, grad, (x, w, b)):
         torch.testing.assert_close(found, right)
