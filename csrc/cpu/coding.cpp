@@ -11,7 +11,7 @@ namespace {
 constexpr float kInf = __builtin_inff();
 
 // Groups shorter than this are handled through tables, as long as these stay small.
-constexpr int64_t kShortGroup = 256, kShortTable = 256, kLongestPeriod = 4096;
+constexpr int64_t kShortGroup = 256, kShortTable = 256, kLongestPeriod = 16384;
 
 // Length of tables, some periods long so that they are passed over in few steps; 0 where groups are handled as runs.
 int64_t table_length(int64_t groups, int64_t inner) {
@@ -74,18 +74,19 @@ void RangeStream::push(int64_t first, const float* x, int64_t n) {
     });
     return;
   }
-  const int64_t head = std::min(n, (table_ - first % table_) % table_);
-  if (head) range_chunk(x, head, &lo_[(size_t)(first % table_)], &hi_[(size_t)(first % table_)]);
-  x += head;
-  n -= head;
-  while (n >= table_) {
-    const int64_t m = std::min(n, std::max(table_, kChunk)) / table_ * table_;  // rows that the first-level cache holds
-    range_rows(x, m / table_, table_, lo_.data(), hi_.data());
-    prefetch(x + m, std::min(m, n - m));
+  for (int64_t at = first % table_; n > 0; at = 0) {
+    int64_t m = std::min(n, table_ - at);
+    const int64_t rows = at == 0 ? std::min(n, kChunk) / table_ : 0;  // as many as the first-level cache holds
+    if (rows > 3) {  // a strip of columns is left and taken up again for each piece: fewer do not pay
+      m = rows * table_;
+      range_rows(x, rows, table_, lo_.data(), hi_.data());
+      prefetch(x + m, std::min(m, n - m));
+    } else {
+      range_chunk(x, m, &lo_[(size_t)at], &hi_[(size_t)at]);
+    }
     x += m;
     n -= m;
   }
-  if (n) range_chunk(x, n, lo_.data(), hi_.data());
 }
 
 bool RangeStream::absorb_strip(int64_t group, const float* lo, const float* hi) {

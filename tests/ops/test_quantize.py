@@ -30,6 +30,8 @@ VIEWS = {
     'tokens': lambda t: torch.randn(90, 3, 32).to(t),
     'groups of 64': lambda t: torch.randn(40, 4, 64).to(t),
     'wide tokens': lambda t: torch.randn(5, 48, 32).to(t),
+    'very wide tokens': lambda t: torch.randn(3, 640, 32).to(t),
+    'tokens, a few periods a chunk': lambda t: torch.randn(40, 12, 32).to(t),
     'maps': lambda t: torch.randn(3, 2, 3001).to(t),
     'one group': lambda t: torch.randn(2, 1, 5000).to(t),
     'one value groups': lambda t: torch.randn(300, 5, 1).to(t),
