@@ -103,6 +103,30 @@ def test_fewer_bits(mesa, limit):
     assert gradient_error(stock, twin) < limit
 
 
+def test_gradients_of_the_whole_model_are_near_and_right_in_the_mean():
+    stock, twin = pair(dict())
+    for model in (stock, twin):
+        for module in model.modules():
+            if hasattr(module, 'drop_prob'):
+                module.drop_prob = 0.0
+            elif isinstance(module, torch.nn.Dropout2d):
+                module.p = 0.0
+    loss_of(stock)[0].backward()
+    exact = [p.grad for p in stock.parameters()]
+    norm = sum(g.norm()**2 for g in exact).sqrt()
+    loss_of(twin)  # a first forward, so that all seeds below round with running ranges
+    total, errors, seeds = [torch.zeros_like(g) for g in exact], [], 24
+    for seed in range(seeds):
+        twin.zero_grad()
+        loss_of(twin, seed)[0].backward()
+        errors.append(gradient_error(stock, twin))
+        for sum_, p in zip(total, twin.parameters(), strict=True):
+            sum_ += p.grad
+    assert sum(errors[:3]) / 3 < 0.02
+    mean_error = sum((t / seeds - g).norm()**2 for t, g in zip(total, exact, strict=True)).sqrt() / norm
+    assert mean_error < 0.35 * sum(errors) / seeds  # 1 / sqrt(24) = 0.2 where nothing is biased
+
+
 def test_mesa_as_published_keeps_each_copy():
     _, shared = pair(dict())
     _, published = pair(dict(reuse=False))
