@@ -13,12 +13,17 @@ constexpr float kInf = __builtin_inff();
 // Groups shorter than this are handled through tables, as long as these stay small.
 constexpr int64_t kShortGroup = 256, kShortTable = 256, kLongestPeriod = 16384;
 
-// Length of tables, some periods long so that they are passed over in few steps; 0 where groups are handled as runs.
-int64_t table_length(int64_t groups, int64_t inner) {
+// Periods that make whole strips; 0 where groups are handled as runs.
+int64_t whole_strips(int64_t groups, int64_t inner) {
   if (groups < 2 || inner == 0 || inner >= kShortGroup || inner > kLongestPeriod / groups) return 0;
   const int64_t whole = std::lcm(groups * inner, kStrip);
-  if (whole > kLongestPeriod) return 0;
-  return (kShortTable + whole - 1) / whole * whole;
+  return whole > kLongestPeriod ? 0 : whole;
+}
+
+// Length of tables: that, repeated while it is short, so that they are passed over in few steps.
+int64_t table_length(int64_t groups, int64_t inner) {
+  const int64_t whole = whole_strips(groups, inner);
+  return whole ? (kShortTable + whole - 1) / whole * whole : 0;
 }
 
 // Calls f(group, offset, length) for the runs of one group each that n values from linear index first on fall into.
@@ -48,7 +53,8 @@ void for_table(int64_t table, int64_t first, int64_t n, F&& f) {
 }  // namespace
 
 GroupSteps::GroupSteps(const Layout& layout, const float* ranges)
-    : inner(layout.inner), groups(layout.groups), table(table_length(layout.groups, layout.inner)) {
+    : inner(layout.inner), groups(layout.groups), table(table_length(layout.groups, layout.inner)),
+      strips(whole_strips(layout.groups, layout.inner)) {
   for (int64_t g = 0; g < groups; ++g) steps.push_back(make_step(ranges[2 * g], ranges[2 * g + 1], layout.qmax()));
   lo.resize((size_t)table), step.resize((size_t)table), inv.resize((size_t)table);
   for (int64_t i = 0; i < table; i += inner) {
@@ -95,9 +101,9 @@ bool RangeStream::absorb_strip(int64_t group, const float* lo, const float* hi) 
   return true;
 }
 
-bool RangeStream::absorb_table(const float* lo, const float* hi) {
-  if (any_infinite(lo, hi, table_)) return false;
-  range_union(lo, hi, table_, lo_.data(), hi_.data());
+bool RangeStream::absorb_strips(const float* lo, const float* hi, int64_t n) {
+  if (any_infinite(lo, hi, n)) return false;
+  range_union(lo, hi, n, lo_.data(), hi_.data());
   return true;
 }
 
@@ -202,14 +208,14 @@ void EncodeStream::encode_table(const float* x, int64_t n, uint8_t* codes) {
   const GroupSteps& s = encoder_.steps_;
   const float qmax = encoder_.layout_.qmax();
   int64_t done = 0;
-  // Strips leave a range for each entry of the table to be joined: they pay where a chunk passes over it more than once.
-  if (s.table <= kLongestTable && 2 * s.table <= n && next_ % kStrip == 0 && strips_fit(next_, n)) {
+  // Strips leave a range for each value of whole periods to be joined: they pay where a chunk has these several times.
+  if (s.strips <= kLongestStrips && 4 * s.strips <= n && next_ % kStrip == 0 && strips_fit(next_, n)) {
     done = n / kStrip * kStrip;
-    std::fill_n(strip_lo_, s.table, kInf);
-    std::fill_n(strip_hi_, s.table, -kInf);
-    encode_strips(x, done, s.lo.data(), s.inv.data(), s.table, next_ % s.table, encoder_.stochastic_, encoder_.seed_,
+    std::fill_n(strip_lo_, s.strips, kInf);
+    std::fill_n(strip_hi_, s.strips, -kInf);
+    encode_strips(x, done, s.lo.data(), s.inv.data(), s.strips, next_ % s.strips, encoder_.stochastic_, encoder_.seed_,
                   (uint64_t)next_, qmax, codes, strip_lo_, strip_hi_);
-    if (!ranges_.absorb_table(strip_lo_, strip_hi_)) ranges_.push(next_, x, done);
+    if (!ranges_.absorb_strips(strip_lo_, strip_hi_, s.strips)) ranges_.push(next_, x, done);
   }
   encode_piece(next_ + done, x + done, n - done, [&](const uint16_t* random) {
     for_table(s.table, next_ + done, n - done, [&](int64_t at, int64_t i, int64_t m) {

@@ -46,7 +46,8 @@ struct GroupSteps {
   GroupSteps() = default;
   GroupSteps(const Layout& layout, const float* ranges);
   int64_t inner = 1, groups = 1;
-  int64_t table = 0;  // length of the tables, a multiple of the period and of kStrip; 0: runs
+  int64_t table = 0;   // length of the tables, a multiple of strips; 0: runs
+  int64_t strips = 0;  // the least multiple of the period and of kStrip
   std::vector<Step> steps;  // one a group
   Floats lo, step, inv;
 };
@@ -57,10 +58,10 @@ class RangeStream {
   RangeStream(int64_t groups, int64_t inner);
   // The n values with linear index first, first + 1, ...
   void push(int64_t first, const float* x, int64_t n);
-  // Ranges already collected: kStrip of one group, or one for each entry of the table. False, and nothing done, when an
-  // infinity is among them: then push the values themselves.
+  // Ranges already collected: kStrip of one group, or one for each of n values from the beginning of a table on. False,
+  // and nothing done, when an infinity is among them: then push the values themselves.
   bool absorb_strip(int64_t group, const float* lo, const float* hi);
-  bool absorb_table(const float* lo, const float* hi);
+  bool absorb_strips(const float* lo, const float* hi, int64_t n);
   // Widen out [groups, 2], which other threads widen too.
   void finish(std::mutex& mutex, float* out);
 
@@ -105,13 +106,13 @@ class EncodeStream {
   void encode_piece(int64_t first, const float* x, int64_t n, const EncodeWith& encode_with);
   void encode_run(int64_t group, int64_t first, const float* x, int64_t n, uint8_t* codes);
 
-  static constexpr int64_t kLongestTable = 1024;  // for strips
+  static constexpr int64_t kLongestStrips = kChunk / 4;
   Encoder& encoder_;
   int64_t next_;  // linear index of the next value to encode
   int64_t pending_ = 0;
   RangeStream ranges_;
   alignas(64) float pending_values_[kChunk];
-  alignas(64) float strip_lo_[kLongestTable], strip_hi_[kLongestTable];
+  alignas(64) float strip_lo_[kLongestStrips], strip_hi_[kLongestStrips];
 };
 
 class Decoder {
