@@ -37,3 +37,14 @@ def test_only_stock_components_lose_syncbn():
     assert _use_local_norm(model) == ['model.auxiliary_head.0', 'model.auxiliary_head.1']
     assert model.decode_head.norm_cfg.type == 'SyncBN'
     assert [head['norm_cfg'] for head in model.auxiliary_head] == 2 * [dict(type='BN', requires_grad=True)]
+
+
+def test_mmengine_leaves_our_syncbn_alone_in_one_process():
+    from mmengine.model import revert_sync_batchnorm
+    from torch import nn
+
+    from mesa_seg import convert
+    from mesa_seg.nn import MesaSyncBatchNorm
+    model = nn.Sequential(nn.Conv2d(3, 32, 1), nn.SyncBatchNorm(32))
+    convert(model)
+    assert type(revert_sync_batchnorm(model)[1]) is MesaSyncBatchNorm
