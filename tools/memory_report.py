@@ -19,7 +19,7 @@ from mesa_seg.engine.errors import run  # noqa: E402
 from mesa_seg.engine.forecast import forecast_kept  # noqa: E402
 from mesa_seg.engine.memory import MIB, KeptForBackward  # noqa: E402
 from mesa_seg.engine.text_table import text_table  # noqa: E402
-from mesa_seg.engine.trial import Trial, build_model, stock_twin  # noqa: E402
+from mesa_seg.engine.trial import Trial, build_model, conversion_by_hook, stock_twin  # noqa: E402
 
 SHOWN = 0.005 * MIB  # what is less is left out
 AMP = {'bf16': torch.bfloat16, 'fp16': torch.float16}
@@ -38,11 +38,11 @@ def parse_args(argv=None):
     return parser.parse_args(argv)
 
 
-def measure(model, crop, batch, amp, really):
+def measure(model, crop, batch, amp, really, convert=None):
     """KeptReport of one forward pass."""
     if not really:
-        return forecast_kept(model, crop, batch, amp)
-    trial = Trial(model, crop, batch, amp=amp)
+        return forecast_kept(model, crop, batch, amp, prepare=convert)
+    trial = Trial(model, crop, batch, amp=amp, prepare=convert)
     with KeptForBackward(trial.module) as kept:
         outputs = trial.forward()
     return kept.report(outputs)
@@ -162,28 +162,31 @@ def main(argv=None):
     batch = args.batch or (config.get('train_dataloader') or {}).get('batch_size') or 2
     amp = AMP.get(args.amp)
     stock = measure(stock_twin(config.model), crop, batch, amp, args.run)
-    kept = measure(config.model, crop, batch, amp, args.run)
+    convert = conversion_by_hook(config)
+    kept = measure(config.model, crop, batch, amp, args.run, convert)
     print(f'{args.config}: kept for backward, {batch} images of {crop}, {args.amp or "float32"} (each storage once, '
           'parameters and buffers left out)\n')
-    print(layer_table(kept, stock, left_alone(config.model, crop), args.depth))
+    print(layer_table(kept, stock, left_alone(config.model, crop, convert), args.depth))
     from mesa_seg.engine.hooks.memory_report import comparison
     print('\n' + comparison(kept, stock))
     draw(kept, stock, args.picture, Path(args.config).stem)
     print(f'\npicture: {args.picture}')
 
 
-def left_alone(model, crop):
+def left_alone(model, crop, convert=None):
     """Reasons for which conversion left modules as they are.
 
     Args:
         model (dict): ``model`` of a config.
         crop (int | tuple[int, int]): side of the images, or height and width.
+        convert (callable | None): converts the whole model, and returns what it did.
 
     Returns:
         dict[str, str]: module name → reason.
     """
-    reasons = {}
-    for name, module in build_model(model, crop).named_modules():
+    segmentor = build_model(model, crop)
+    reasons = {} if convert is None else dict(convert(segmentor).left)
+    for name, module in segmentor.named_modules():
         conversion = getattr(module, 'mesa_conversion', None)
         if conversion is not None:
             reasons.update({'.'.join(filter(None, (name, left))): reason for left, reason in conversion.left.items()})

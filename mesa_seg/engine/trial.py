@@ -6,6 +6,7 @@ import contextlib
 import copy
 import io
 import logging
+from functools import partial
 
 import torch
 from torch import nn
@@ -72,6 +73,26 @@ def override_mesa(model, **settings):
 
     _edit(model, edit)
     return model
+
+
+def conversion_by_hook(config, **settings):
+    """What the config's ``MesaConversionHook`` does to a model before training, as no hook runs in a trial.
+
+    Args:
+        config (Config): may have ``custom_hooks``.
+        **settings: keys of ``mesa`` and their values, on top of the hook's own.
+
+    Returns:
+        callable | None: changes a model in place and returns the conversion; None where the config has no such hook.
+    """
+    for hook in config.get('custom_hooks') or ():
+        if isinstance(hook, dict) and hook.get('type') == 'MesaConversionHook':
+            _register()
+            from ..models.any_model import compress
+            arguments = _plain(hook)
+            arguments = {key: arguments[key] for key in ('fused_loss', 'leftovers') if key in arguments}
+            return partial(compress, mesa=dict(_plain(hook.get('mesa') or {}), **settings), **arguments)
+    return None
 
 
 def _plain(model):

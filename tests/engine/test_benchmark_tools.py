@@ -53,3 +53,17 @@ def test_memory_report_lists_layers_and_draws(tiny_config, tmp_path, capsys):
     assert picture.read_bytes()[:4] == b'\x89PNG'
     for word in ('backbone.stages.0.blocks.0.attn.w_msa', 'decode_head.fpn_bottleneck.conv', 'sum', 'exact'):
         assert word in printed
+
+
+def test_a_model_converted_by_a_hook_is_measured_converted(tiny_config, tmp_path, capsys):
+    hooked = tmp_path / 'hooked.py'
+    hooked.write_text(f"_base_ = '{tiny_config}'\ncustom_hooks = [dict(type='MesaConversionHook', "
+                      "mesa=dict(rules=[dict(kind='gelu', enable=False)]))]\n")
+    out = tmp_path / 'train.json'
+    tool('benchmark').main(['train', str(tiny_config), str(hooked), '--crop', '64', '--steps', '0', '--bits', '4',
+                            '--json', str(out)])
+    stock, mesa = json.loads(out.read_text())
+    assert mesa['saved_bytes'] < 0.5 * stock['saved_bytes'] and mesa['step_s'] is None
+    assert mesa['saved_by_kind']['GELU'] == stock['saved_by_kind']['GELU']
+    tool('memory_report').main([str(hooked), '--crop', '64', '--picture', str(tmp_path / 'report.svg')])
+    assert 'switched off by a rule' in capsys.readouterr().out

@@ -16,7 +16,7 @@ from mesa_seg.engine.errors import UserError
 from mesa_seg.engine.memory import MIB, KeptForBackward
 from mesa_seg.engine.peak import PeakMemory
 from mesa_seg.engine.text_table import text_table
-from mesa_seg.engine.trial import Trial, override_mesa
+from mesa_seg.engine.trial import Trial, conversion_by_hook, override_mesa
 
 AMP = {'bf16': torch.bfloat16, 'fp16': torch.float16}
 
@@ -65,8 +65,8 @@ def _rows(args):
     mesa = {} if args.bits is None else dict(bits=args.bits)
     if args.bits in (4, 2):
         mesa.update(granularity='block', block_size=64)
-    rows = [(str(path), override_mesa(config.model, **mesa), config.get('optim_wrapper'), None)
-            for path, config in zip(args.configs, configs, strict=True)]
+    rows = [(str(path), override_mesa(config.model, **mesa), config.get('optim_wrapper'),
+             conversion_by_hook(config, **mesa)) for path, config in zip(args.configs, configs, strict=True)]
     for name in args.variants:
         model, prepare = variants.VARIANTS[name].make([config.model for config in configs])
         rows.append((name, model, configs[0].get('optim_wrapper'), prepare))
