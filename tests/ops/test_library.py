@@ -15,6 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # Only the operators: the package itself would bring mmseg along, which takes seconds.
 ONLY_OPS = """
 import pathlib, sys, types
+# An editable installation would find the modules in the project folder.
+sys.meta_path[:] = [finder for finder in sys.meta_path if 'editable' not in getattr(finder, '__module__', '')]
 def stand_in(name):
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__path__ = [str(pathlib.Path(*name.split('.')).resolve())]
