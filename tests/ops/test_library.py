@@ -21,8 +21,6 @@ def stand_in(name):
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__path__ = [str(pathlib.Path(*name.split('.')).resolve())]
 stand_in('mesa_seg')
-# An editable install would find the modules of the source tree.
-sys.meta_path[:] = [finder for finder in sys.meta_path if '__editable__' not in getattr(finder, '__module__', '')]
 """
 
 USE = """
