@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import mesa_seg  # noqa: F401  the operators
+
 TOOLS = str(Path(__file__).resolve().parents[2] / 'tools')
 
 

@@ -204,6 +204,7 @@ def _loss(dtype, size, target, classes):
                exact, label)
     from mesa_seg.reference.upsample import bilinear_taps
     taps = [bilinear_taps(full, low, False) for full, low in zip(target, size, strict=True)]
+    taps = [(index.int(), weight) for index, weight in taps]
     yield Case('upsample_argmax', [[logits[0]], *[[axis[part]] for axis in taps for part in (0, 1)], False], ['labels'],
                label=label)
 
