@@ -57,8 +57,9 @@ class Rebuilt {
   using Function = void (*)(const float*, int64_t, Form, float*);
 
   Rebuilt(const Layout& layout, const Tensor& codes, const Tensor& ranges, Form form, Function function)
-      : layout_(layout), decoder_(layout, (const uint8_t*)codes.const_data_ptr(), ranges.const_data_ptr()), form_(form),
-        function_(function), entries_(int64_t{1} << layout.bits) {
+      : layout_(layout), codes_(torch::stable::contiguous(codes)), ranges_(torch::stable::contiguous(ranges)),
+        packed_((const uint8_t*)codes_.const_data_ptr()), decoder_(layout, packed_, ranges_.const_data_ptr()),
+        form_(form), function_(function), entries_(int64_t{1} << layout.bits) {
     const int64_t tabled = layout.block_size ? layout.block_size : layout.outer * layout.inner;
     if (tabled < 2 * entries_) return;
     tables_ = true;
@@ -76,8 +77,12 @@ class Rebuilt {
       if (factors) multiply_chunk(factors, n, out);
       return;
     }
-    alignas(64) uint8_t codes[kPiece];
-    decoder_.codes(first, n, codes);
+    alignas(64) uint8_t unpacked[kPiece];
+    const uint8_t* codes = packed_ + first;
+    if (layout_.bits != 8) {
+      decoder_.codes(first, n, unpacked);
+      codes = unpacked;
+    }
     if (layout_.block_size) {
       const int64_t size = layout_.block_size, begin = first / size, count = (first + n - 1) / size + 1 - begin;
       for (int64_t b = 0; b < count; ++b) steps((begin + b) * size, values + b * entries_);
@@ -105,6 +110,8 @@ class Rebuilt {
   }
 
   Layout layout_;
+  Tensor codes_, ranges_;  // held: they may be copies
+  const uint8_t* packed_;
   Decoder decoder_;
   Form form_;
   Function function_;
@@ -149,8 +156,7 @@ Tensor gelu_backward(const Tensor& grad, const Tensor& codes, const Tensor& rang
   check_codes(codes, ranges, layout);
   Tensor gx = new_large(grad, grad.sizes(), grad.scalar_type());
   if (layout.numel() == 0) return gx;
-  const Rebuilt slopes(layout, torch::stable::contiguous(codes), torch::stable::contiguous(ranges),
-                       tanh ? Form::tanh : Form::erf, slope_chunk);
+  const Rebuilt slopes(layout, codes, ranges, tanh ? Form::tanh : Form::erf, slope_chunk);
   const Output out(gx);
   parallel_values(layout.numel(), 8, [&](int64_t begin, int64_t end) {
     alignas(64) float buffer[kPiece];
@@ -171,8 +177,7 @@ Tensor gelu_dequantize(const Tensor& codes, const Tensor& ranges, int64_t outer,
   dtype_of(dtype, "dtype");
   Tensor y = new_large(codes, {outer, groups, inner}, dtype);
   if (layout.numel() == 0) return y;
-  const Rebuilt values(layout, torch::stable::contiguous(codes), torch::stable::contiguous(ranges),
-                       tanh ? Form::tanh : Form::erf, gelu_chunk);
+  const Rebuilt values(layout, codes, ranges, tanh ? Form::tanh : Form::erf, gelu_chunk);
   const Output out(y);
   parallel_values(layout.numel(), 8, [&](int64_t begin, int64_t end) {
     alignas(64) float buffer[kPiece];

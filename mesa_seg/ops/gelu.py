@@ -74,7 +74,7 @@ def gelu_backward(grad, codes, ranges, bits, block_size, tanh):
     check_view('grad', grad)
     check_coding(bits, block_size)
     check_codes(codes, ranges, grad.numel(), grad.shape[1], bits, block_size)
-    return _backward(grad, codes.contiguous(), ranges.contiguous(), bits, block_size, tanh)
+    return _backward(grad, codes, ranges, bits, block_size, tanh)
 
 
 def gelu_dequantize(codes, ranges, outer, groups, inner, bits, block_size, tanh, dtype):
@@ -97,4 +97,4 @@ def gelu_dequantize(codes, ranges, outer, groups, inner, bits, block_size, tanh,
     check_size(outer=outer, groups=groups, inner=inner)
     check_codes(codes, ranges, outer * groups * inner, groups, bits, block_size)
     check_dtype(dtype)
-    return _dequantize(codes.contiguous(), ranges.contiguous(), outer, groups, inner, bits, block_size, tanh, dtype)
+    return _dequantize(codes, ranges, outer, groups, inner, bits, block_size, tanh, dtype)

@@ -98,7 +98,11 @@ def test_strides_do_not_matter():
     apart, grad_apart = (torch.randn(8, 50, 6).permute(1, 2, 0).copy_(t) for t in (x, grad))
     first, second = (ops.gelu_quantize(t, ranges, 4, 0, 2, True, False) for t in (x, apart))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-    first, second = (ops.gelu_backward(t, first[1], ranges, 4, 0, False) for t in (grad, grad_apart))
+    codes = first[1]
+    codes_apart = torch.empty(2 * codes.numel(), dtype=torch.uint8)[::2].copy_(codes)
+    ranges_apart = ranges.t().contiguous().t()
+    first, second = (ops.gelu_backward(*t, 4, 0, False)
+                     for t in ((grad, codes, ranges), (grad_apart, codes_apart, ranges_apart)))
     assert torch.equal(first, second)
 
 
