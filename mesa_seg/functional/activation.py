@@ -1,4 +1,4 @@
-"""Activation functions besides GELU and ReLU: they keep their input's saved form, their output's, or one bit a value."""
+"""Activation functions by name: they keep their input's saved form, their output's, or one bit a value."""
 from functools import partial
 
 import torch
@@ -20,6 +20,8 @@ _OF_INPUT = {
     'hardswish': (F.hardswish, aten.hardswish_backward),
     'mish': (F.mish, aten.mish_backward),
     'softplus': (F.softplus, aten.softplus_backward),
+    'gelu': (lambda x, approximate: F.gelu(x, approximate=approximate),
+             lambda grad, x, approximate: aten.gelu_backward(grad, x, approximate=approximate)),
     'elu': (F.elu, lambda grad, x, alpha: aten.elu_backward(grad, alpha, 1, 1, False, x)),
 }
 # Backward from the output: name -> (function, backward(grad, y)).
@@ -128,14 +130,15 @@ class _PReLU(torch.autograd.Function):
 def activation(x, name, arguments, quantizer, channel_dim=-1, inplace=False):
     """An activation function of torch by name, keeping as little of it as its backward can do with.
 
-    ``silu``, ``hardswish``, ``mish``, ``softplus`` and ``elu`` keep the saved form of their input; ``sigmoid`` and ``tanh``
+    ``silu``, ``hardswish``, ``mish``, ``softplus``, ``elu`` and ``gelu`` (whose own function is faster where the input has
+    no form yet) keep the saved form of their input; ``sigmoid`` and ``tanh``
     that of their output; ``leaky_relu``, ``hardtanh`` (ReLU6) and ``hardsigmoid`` one bit a value. Where the
     input's form is there, the output has one, too, and what consumes it keeps nothing.
 
     Args:
         x (Tensor): any shape.
         name (str): one of :data:`ACTIVATIONS`.
-        arguments (tuple[float]): the function's own, in torch's order.
+        arguments (tuple[float | str]): the function's own, in torch's order.
         quantizer (Quantizer | None): for what is kept; None for the functions that keep a bit.
         channel_dim (int): the dimension that is cut into groups.
         inplace (bool): change ``x`` itself; not for ``sigmoid`` and ``tanh``.

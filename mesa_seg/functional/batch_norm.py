@@ -44,15 +44,15 @@ class _BatchNorm(torch.autograd.Function):
         flat = x.flatten(2) if x.dim() > 2 else x.unsqueeze(-1)
         rstd = torch.rsqrt(var + eps)
         _, layout = quantizer.grouped(flat.new_empty(1).expand(flat.shape), 1)
-        ranges = quantizer.ranges(layout.groups, partial(_normalised_range, flat, mean, rstd, layout.groups))
-        bits, block_size, seed, stochastic = quantizer.arguments()
-        y, mask, codes, found = ops.batch_norm_quantize(flat, mean, rstd, weight, bias, relu, ranges, layout.groups, bits,
-                                                        block_size, seed, stochastic)
-        quantizer.update(found)
-        ranges = found if ranges is None else ranges
+
+        def operator(ranges, *how):
+            return ops.batch_norm_quantize(flat, mean, rstd, weight, bias, relu, ranges, layout.groups, *how)
+
+        observe = partial(_normalised_range, flat, mean, rstd, layout.groups)
+        y, mask, codes, ranges = quantizer.encode(layout.groups, observe, operator)
         box.extend((codes, ranges, layout))
         ctx.save_for_backward(codes, ranges, mask, rstd, weight, count if process_group is not None else None)
-        ctx.layout = layout.groups, bits, block_size
+        ctx.layout = layout.groups, *quantizer.coding
         ctx.count, ctx.process_group = None if process_group is not None else count, process_group
         return y.view(x.shape).detach()  # no view: it may be edited in place
 

@@ -9,6 +9,7 @@ from .. import ops
 from ..saved import SavedActivation, attach, lookup
 from ..saved.quantizer import QUANTIZED_DTYPES
 from ._autograd import grad_needed
+from .activation import activation
 
 
 def _rebuild(codes, ranges, *, layout, bits, block_size, tanh, dtype):
@@ -21,14 +22,11 @@ class _GELU(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, channel_dim, tanh, quantizer, box):
         x3, layout = quantizer.grouped(x, channel_dim)
-        ranges = quantizer.ranges(layout.groups, partial(ops.group_range, x3))
-        bits, block_size, seed, stochastic = quantizer.arguments()
-        y, codes, found = ops.gelu_quantize(x3, ranges, bits, block_size, seed, stochastic, tanh)
-        quantizer.update(found)
-        ranges = found if ranges is None else ranges
+        y, codes, ranges = quantizer.encode(layout.groups, partial(ops.group_range, x3),
+                                            partial(ops.gelu_quantize, x3, tanh=tanh))
         box.extend((codes, ranges, layout))
         ctx.save_for_backward(codes, ranges)
-        ctx.layout, ctx.arguments = layout, (bits, block_size, tanh)
+        ctx.layout, ctx.arguments = layout, (*quantizer.coding, tanh)
         return layout.restore(y).detach()  # no view: it may be edited in place
 
     @staticmethod
@@ -38,22 +36,6 @@ class _GELU(torch.autograd.Function):
         layout = ctx.layout
         grad = grad.permute(layout.order).reshape(layout.outer, layout.groups, layout.inner)
         return layout.restore(ops.gelu_backward(grad, codes, ranges, *ctx.arguments)), None, None, None, None
-
-
-class _GELUOfSaved(torch.autograd.Function):
-
-    @staticmethod
-    def forward(ctx, x, approximate, saved):
-        ctx.rebuild, ctx.approximate = saved.rebuild, approximate
-        ctx.save_for_backward(*saved.tensors)
-        return F.gelu(x, approximate=approximate)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad):
-        x = ctx.rebuild(*ctx.saved_tensors).to(grad.dtype)
-        return torch.ops.aten.gelu_backward(grad, x, approximate=ctx.approximate), None, None
-
 
 
 def gelu(x, approximate, quantizer, channel_dim=-1):
@@ -70,11 +52,8 @@ def gelu(x, approximate, quantizer, channel_dim=-1):
     """
     if not grad_needed(x) or x.dtype not in QUANTIZED_DTYPES:
         return F.gelu(x, approximate=approximate)
-    held = lookup(x) if quantizer.reuse else None
-    if held is not None:
-        y = _GELUOfSaved.apply(x, approximate, held)
-        return attach(y, SavedActivation(held.tensors, partial(_gelu_of, held.rebuild, approximate), y.shape, 'derived',
-                                         held.cost))
+    if quantizer.reuse and lookup(x) is not None:
+        return activation(x, 'gelu', (approximate, ), quantizer, channel_dim)
     box = []
     tanh = approximate == 'tanh'
     y = _GELU.apply(x, channel_dim, tanh, quantizer, box)
@@ -84,7 +63,3 @@ def gelu(x, approximate, quantizer, channel_dim=-1):
                           dtype=y.dtype)
         attach(y, SavedActivation((codes, ranges), rebuild, y.shape, 'derived'))
     return y
-
-
-def _gelu_of(rebuild, approximate, *tensors):
-    return F.gelu(rebuild(*tensors), approximate=approximate)

@@ -1,5 +1,4 @@
 """GroupNorm and InstanceNorm that keep their normalised output, quantised, and 1/sigma of each group."""
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -11,14 +10,11 @@ from ..saved.layout import Layout
 from ..saved.quantizer import QUANTIZED_DTYPES
 from ._affine import affine_form
 from ._autograd import autocast_float32, grad_needed
+from .layer_norm import normalise
 
 
 def _per_channel(parameter, x):
     return parameter.view(-1, *[1] * (x.dim() - 2))
-
-
-def _normalised_range(rows, eps):
-    return ops.group_range(F.layer_norm(rows, rows.shape[-1:], None, None, eps)[:, None])
 
 
 class _GroupNorm(torch.autograd.Function):
@@ -26,14 +22,10 @@ class _GroupNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, bias, num_groups, eps, quantizer, box):
         rows = x.reshape(x.shape[0] * num_groups, -1)
-        ranges = quantizer.ranges(1, partial(_normalised_range, rows, eps))
-        bits, block_size, seed, stochastic = quantizer.arguments()
-        y, rstd, codes, found = ops.layer_norm_quantize(rows, None, None, eps, ranges, 1, bits, block_size, seed, stochastic)
-        quantizer.update(found)
-        ranges = found if ranges is None else ranges
+        y, rstd, codes, ranges = normalise(rows, None, None, eps, 1, quantizer)
         box.extend((codes, ranges))
         ctx.save_for_backward(codes, ranges, rstd, weight)
-        ctx.coding, ctx.rows = (bits, block_size), rows.shape
+        ctx.coding, ctx.rows = quantizer.coding, rows.shape
         y = y.view(x.shape)
         if weight is not None:
             y = y * _per_channel(weight, x)

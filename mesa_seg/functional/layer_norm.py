@@ -17,21 +17,25 @@ def _normalised_range(x, groups, eps):
     return ops.group_range(normalised.view(x.shape[0], groups, x.shape[1] // groups))
 
 
+def normalise(rows, weight, bias, eps, groups, quantizer):
+    """``(y, rstd, codes, ranges)`` of LayerNorm over the last dimension of ``rows``, ``[n, C]``."""
+
+    def operator(ranges, *how):
+        return ops.layer_norm_quantize(rows, weight, bias, eps, ranges, groups, *how)
+
+    return quantizer.encode(groups, partial(_normalised_range, rows, groups, eps), operator)
+
+
 class _LayerNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, weight, bias, eps, quantizer, box):
         rows = x.reshape(-1, x.shape[-1])
         _, layout = quantizer.grouped(rows, -1)
-        ranges = quantizer.ranges(layout.groups, partial(_normalised_range, rows, layout.groups, eps))
-        bits, block_size, seed, stochastic = quantizer.arguments()
-        y, rstd, codes, found = ops.layer_norm_quantize(rows, weight, bias, eps, ranges, layout.groups, bits, block_size,
-                                                        seed, stochastic)
-        quantizer.update(found)
-        ranges = found if ranges is None else ranges
+        y, rstd, codes, ranges = normalise(rows, weight, bias, eps, layout.groups, quantizer)
         box.extend((codes, ranges, layout))
         ctx.save_for_backward(codes, ranges, rstd, weight)
-        ctx.layout = layout.groups, bits, block_size
+        ctx.layout = layout.groups, *quantizer.coding
         return y.view(x.shape).detach()  # no view: it may be edited in place
 
     @staticmethod

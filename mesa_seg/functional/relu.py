@@ -7,17 +7,14 @@ from torch.autograd.function import once_differentiable
 
 from .. import ops
 from ..saved import attach, derive, lookup
-from ..saved.layout import memory_order
+from ..saved.layout import inverse, memory_order
 from ..saved.quantizer import QUANTIZED_DTYPES
 from ._autograd import grad_needed
 
 
 def in_order(x, order):
     """``x`` permuted so that ``order`` is its memory order, and the function that undoes it."""
-    inverse = [0] * len(order)
-    for position, dim in enumerate(order):
-        inverse[dim] = position
-    return x.permute(order), partial(torch.permute, dims=inverse)
+    return x.permute(order), partial(torch.permute, dims=inverse(order))
 
 
 class _ReLU(torch.autograd.Function):

@@ -3,6 +3,14 @@ from math import gcd
 from typing import NamedTuple
 
 
+def inverse(order):
+    """list[int]: the permutation that undoes ``order``."""
+    undo = [0] * len(order)
+    for position, dim in enumerate(order):
+        undo[dim] = position
+    return undo
+
+
 class Layout(NamedTuple):
     """How a tensor was viewed when it was quantised.
 
@@ -22,17 +30,7 @@ class Layout(NamedTuple):
         x = x.view(self.sizes)
         if self.order == tuple(range(len(self.order))):
             return x
-        inverse = [0] * len(self.order)
-        for position, dim in enumerate(self.order):
-            inverse[dim] = position
-        return x.permute(inverse)
-
-    def channel_stride(self, channel_dim):
-        """Distance in the linear index between neighbours along ``channel_dim`` (a dimension of the tensor)."""
-        stride = 1
-        for size in self.sizes[self.order.index(channel_dim) + 1:]:
-            stride *= size
-        return stride
+        return x.permute(inverse(self.order))
 
 
 def memory_order(x):

@@ -93,9 +93,26 @@ class Quantizer(nn.Module):
         """``x`` viewed ``[outer, groups, inner]``, and its :class:`Layout`."""
         return grouped(x, channel_dim, self.config.group_size, self.groups)
 
-    def arguments(self):
-        """tuple: ``(bits, block_size, seed, stochastic)`` for an operator that quantises."""
-        return self.config.bits, self.block_size, next_seed() if self.stochastic else 0, self.stochastic
+    @property
+    def coding(self):
+        """tuple[int, int]: ``(bits, block_size)`` for an operator that reads codes."""
+        return self.config.bits, self.block_size
+
+    def encode(self, groups, observe, operator):
+        """Run an operator that quantises, with the ranges of this forward, and let it move the running ones.
+
+        Args:
+            groups (int): number of groups of what is quantised.
+            observe (callable): returns its own ranges; see :meth:`ranges`.
+            operator (callable): ``operator(ranges, bits, block_size, seed, stochastic) -> (*outputs, codes, ranges found)``.
+
+        Returns:
+            tuple: the operator's outputs, the last one being the ranges that the codes were made with.
+        """
+        ranges = self.ranges(groups, observe)
+        *outputs, found = operator(ranges, *self.coding, next_seed() if self.stochastic else 0, self.stochastic)
+        self.update(found)
+        return (*outputs, found if ranges is None else ranges)
 
     def ranges(self, groups, observe):
         """The ranges to quantise with in this forward, float32 ``[groups, 2]``; ``None`` for granularity ``'block'``.
@@ -148,16 +165,9 @@ class Quantizer(nn.Module):
         if x.dtype not in QUANTIZED_DTYPES:
             return exact(x)
         x3, layout = self.grouped(x, channel_dim)
-        ranges = self.ranges(layout.groups, partial(ops.group_range, x3))
-        bits, block_size, seed, stochastic = self.arguments()
-        codes, found = ops.quantize(x3, ranges, bits, block_size, seed, stochastic)
-        self.update(found)
-        return self.saved(codes, found if ranges is None else ranges, layout, x.dtype, x.shape)
-
-    def saved(self, codes, ranges, layout, dtype, shape):
-        """The form of codes that a fused operator made."""
-        rebuild = partial(dequantize, layout=layout, bits=self.config.bits, block_size=self.block_size, dtype=dtype)
-        return SavedActivation((codes, ranges), rebuild, shape, 'quantized')
+        kept = self.encode(layout.groups, partial(ops.group_range, x3), partial(ops.quantize, x3))
+        rebuild = partial(dequantize, layout=layout, bits=self.config.bits, block_size=self.block_size, dtype=x.dtype)
+        return SavedActivation(kept, rebuild, x.shape, 'quantized')
 
     def extra_repr(self):
         c = self.config

@@ -180,3 +180,15 @@ def test_batch_norm_over_few_values_is_exact():
     grad = torch.randn_like(out)
     for found, right in pairs(out, exact, grad, (x, w, b)):
         torch.testing.assert_close(found, right)
+
+
+def test_gelu_after_layer_norm_keeps_nothing_more():
+    x, w, b, weight = (torch.randn(*s, requires_grad=True) for s in ((100, 64), (64, ), (64, ), (32, 64)))
+    for approximate in ('none', 'tanh'):
+        out, nbytes = one(lambda how=approximate: M.linear(M.gelu(M.layer_norm(x, w, b, 1e-5, q()), how, q()), weight, None, q()),
+                          w, b, weight)
+        assert nbytes == 100 * 64 + 100 * 4 + 2 * 8
+        exact = F.linear(F.gelu(F.layer_norm(x, (64, ), w, b), approximate=approximate), weight)
+        torch.testing.assert_close(out, exact, rtol=1e-4, atol=1e-4)
+        for found, right in pairs(out, exact, torch.randn_like(out), (x, w, b, weight)):
+            assert (found - right).norm() < 0.02 * right.norm()
