@@ -6,8 +6,6 @@ import traceback
 from contextlib import contextmanager
 from urllib.error import URLError
 
-import torch.distributed
-
 TRACEBACK = 'MESA_SEG_TRACEBACK'
 
 
@@ -84,17 +82,5 @@ def run(main):
         rank = os.environ.get('RANK') or os.environ.get('SLURM_PROCID')
         print(f'error{f" (process {rank})" if rank else ""}:', *str(error).split(), file=sys.stderr)
         sys.exit(1)
-    _leave_process_group()
-
-
-def _leave_process_group():
-    """End a job of several processes. Gloo's threads now and then abort a process that ends in the ordinary way."""
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return
-    if torch.distributed.get_backend() != 'gloo':
-        torch.distributed.destroy_process_group()
-        return
-    torch.distributed.barrier()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
+    from .distributed import leave  # needs this module, and mmengine, which main() has found by now
+    leave()

@@ -57,8 +57,8 @@ class Policy:
 
     Attributes:
         enable: False leaves every layer as it is.
-        reuse: False makes each operation keep its own copy and attention keep its probabilities (Mesa as published, for
-            comparison).
+        reuse: False makes each operation keep a copy of its own, and leaves windows of attention to mmseg's composition (for
+            comparison; the benchmark's ``mesa_published`` also quantises what is kept within it).
         config: settings of every layer.
         rules: exceptions; the later one wins.
     """
