@@ -69,9 +69,15 @@ demo: setup
 test: setup
 	$(RUN) -m pytest $(TESTS) $(PYTEST_ARGS)
 
-# The CUDA kernels, run on the CPU by the emulator (tests/emu).
+# The CUDA kernels, run on the CPU by the emulator (tests/emu), under the address sanitiser where the compiler has one.
+# The C++ library is preloaded too: the sanitiser looks for its exceptions when it starts.
 test-cuda: setup
-	$(RUN) -m pytest tests/cuda tests/emu $(PYTEST_ARGS)
+	$(RUN) -m pytest tests/emu $(PYTEST_ARGS)
+	@asan=$$($(CXX) -print-file-name=libasan.so); case $$asan in \
+	  /*) export MESA_EMU_SANITIZE=1 ASAN_OPTIONS=detect_leaks=0 \
+	      LD_PRELOAD="$$asan $$($(CXX) -print-file-name=libstdc++.so)";; \
+	  *) echo 'no address sanitiser: the kernels run without it';; esac; \
+	  $(RUN) -m pytest tests/cuda $(PYTEST_ARGS)
 
 lint: setup
 	$(RUN) -m ruff check .

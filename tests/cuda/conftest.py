@@ -1,4 +1,10 @@
-"""Runs a test of CUDA operators twice: through the emulator, and on a GPU where there is one."""
+"""Runs a test of CUDA operators twice: through the emulator, and on a GPU where there is one.
+
+With MESA_EMU_SANITIZE=1 and the address sanitiser preloaded (``make test-cuda`` does both) the emulated kernels end the
+run at the first access outside a tensor.
+"""
+import os
+
 import pytest
 import torch
 
@@ -37,7 +43,7 @@ def device(request):
     if request.param == 'emulated':
         if emulated.compiler() is None:
             pytest.skip('no C++ compiler for the emulator')
-        return Device('emulated', emulated.load())
+        return Device('emulated', emulated.load(sanitize=os.environ.get('MESA_EMU_SANITIZE') == '1'))
     if not torch.cuda.is_available():
         pytest.skip('no CUDA device')
     from mesa_seg.ops import KERNELS
