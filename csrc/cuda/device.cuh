@@ -17,7 +17,7 @@
 #define MESA_SHARED(T, name, n) static ::emu::SharedArray<T, n> name(#name)
 #define MESA_DYNAMIC_SHARED(T, name) const ::emu::SharedView<T> name = ::emu::dynamic_shared<T>(#name)
 #define MESA_LAUNCH(kernel, grid, threads, shared, stream, ...) \
-  ::emu::launch(#kernel, (grid), (threads), (shared), [&] { kernel(__VA_ARGS__); })
+  ::emu::launch(#kernel, (grid), (threads), (shared), (stream), [&] { kernel(__VA_ARGS__); })
 #define MESA_UNROLL
 #else
 #define MESA_SHARED(T, name, n) __shared__ __align__(16) T name[n]

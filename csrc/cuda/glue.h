@@ -28,7 +28,7 @@ using torch::headeronly::ScalarType;
 class OnDevice {
  public:
 #if defined(MESA_EMU)
-  explicit OnDevice(const Tensor&) {}
+  explicit OnDevice(const Tensor&) : stream_(emulated_stream()) {}
 #else
   explicit OnDevice(const Tensor& t) : guard_(t.get_device_index()) {
     STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(t.get_device_index(), &stream_));

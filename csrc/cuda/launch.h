@@ -22,6 +22,11 @@ struct Coding {
   const void* ranges;
 };
 
+#if defined(MESA_EMU)
+// What stands for the current stream: the emulator refuses a launch on any other.
+inline void* emulated_stream() { return reinterpret_cast<void*>(uintptr_t{64}); }
+#endif
+
 // Text of an error that a launcher returned.
 const char* error_text(int error);
 

@@ -9,7 +9,7 @@ from .. import ops
 from ..saved import attach, derive, lookup
 from ..saved.layout import memory_order
 from ..saved.quantizer import QUANTIZED_DTYPES
-from ._autograd import grad_needed
+from ._autograd import grad_needed, runs_eagerly
 from .relu import in_order
 
 aten = torch.ops.aten
@@ -127,6 +127,7 @@ class _PReLU(torch.autograd.Function):
         return positive.add_(negative.mul_(weight.view(shape))), grad_weight, None
 
 
+@runs_eagerly
 def activation(x, name, arguments, quantizer, channel_dim=-1, inplace=False):
     """An activation function of torch by name, keeping as little of it as its backward can do with.
 
@@ -176,6 +177,7 @@ def _apply(x, function, arguments):
     return function(x, *arguments)
 
 
+@runs_eagerly
 def prelu(x, weight, quantizer):
     """``torch.nn.functional.prelu``: keeps its input's saved form for the slopes' gradient, and one bit a value.
 

@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
-from ._autograd import autocast, grad_needed
+from ._autograd import autocast, grad_needed, runs_eagerly
 
 
 class _Attention(torch.autograd.Function):
@@ -35,6 +35,7 @@ class _Attention(torch.autograd.Function):
         return (*grads, grad_bias, None, None)
 
 
+@runs_eagerly
 def scaled_dot_product_attention(q, k, v, bias=None, scale=None, *, quantizers):
     """``torch.nn.functional.scaled_dot_product_attention`` with an additive bias; no N x M map is kept.
 

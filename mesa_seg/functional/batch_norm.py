@@ -10,7 +10,7 @@ from .. import ops
 from ..saved import attach, exact
 from ..saved.quantizer import QUANTIZED_DTYPES
 from ._affine import affine_form
-from ._autograd import grad_needed
+from ._autograd import grad_needed, runs_eagerly
 from .relu import relu as relu_of
 
 # Over few values a channel the gradient that BatchNorm hands on is a small difference of large terms (zero, for two
@@ -78,6 +78,7 @@ class _BatchNorm(torch.autograd.Function):
         return (grad_x, grad_weight, grad_bias) + (None, ) * 8
 
 
+@runs_eagerly
 def batch_norm(x, running_mean, running_var, weight, bias, momentum, eps, quantizer, *, relu=False, process_group=None):
     """Training-mode ``torch.nn.functional.batch_norm``, with ReLU behind it where asked.
 

@@ -4,7 +4,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import get_device_states, set_device_states
 
 from ..saved import Propagate, seed_stream
-from ._autograd import grad_needed
+from ._autograd import grad_needed, runs_eagerly
 
 
 class _Checkpoint(torch.autograd.Function):
@@ -47,6 +47,7 @@ class _autocast_as:
             context.__exit__(*error)
 
 
+@runs_eagerly
 def checkpoint(function, x, quantizer, parameters=(), channel_dim=-1):
     """Keep the saved form of ``x`` alone and repeat ``function`` in backward.
 

@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
-from ._autograd import autocast, grad_needed
+from ._autograd import autocast, grad_needed, runs_eagerly
 from .conv import convolution_backward
 
 
@@ -55,6 +55,7 @@ class _ConcatConv(torch.autograd.Function):
         return (grad_weight, grad_bias, None, None, None, None, *grads)
 
 
+@runs_eagerly
 def concat_convolution(xs, size, weight, bias, quantizers, *, align_corners=False, stride=(1, 1), padding=(0, 0),
                        dilation=(1, 1)):
     """``conv2d(cat([interpolate(x, size) for x in xs], 1), weight, bias)``, one map at a time, forward and backward.

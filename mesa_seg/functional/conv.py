@@ -2,7 +2,7 @@
 import torch
 from torch.autograd.function import once_differentiable
 
-from ._autograd import autocast, grad_needed
+from ._autograd import autocast, grad_needed, runs_eagerly
 
 
 def convolution_backward(grad, x, weight, settings, mask):
@@ -50,6 +50,7 @@ class _Conv(torch.autograd.Function):
         return grad_x, grad_weight, grad_bias, None, None
 
 
+@runs_eagerly
 def convolution(x, weight, bias, quantizer, *, stride, padding, dilation, groups=1, transposed=False, output_padding=None):
     """``torch.convolution`` (``F.conv2d`` and its 1-D, 3-D and transposed kin) that keeps the saved form of its input.
 

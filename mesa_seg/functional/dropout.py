@@ -7,7 +7,7 @@ from .. import ops
 from ..saved import attach, derive, lookup
 from ..saved.layout import memory_order
 from ..saved.quantizer import QUANTIZED_DTYPES
-from ._autograd import grad_needed
+from ._autograd import grad_needed, runs_eagerly
 from .relu import in_order
 
 
@@ -39,6 +39,7 @@ class _Dropout(torch.autograd.Function):
         return restore(ops.mask_multiply(ordered, bits, ctx.scale)), None, None
 
 
+@runs_eagerly
 def dropout(x, p, inplace=False):
     """Training-mode ``torch.nn.functional.dropout`` that keeps one bit a value.
 
@@ -55,6 +56,7 @@ def dropout(x, p, inplace=False):
     return _Dropout.apply(x, p, inplace)
 
 
+@runs_eagerly
 def channel_dropout(x, p, inplace=False):
     """Training-mode ``torch.nn.functional.dropout2d``: whole channels; hands the input's saved form on.
 

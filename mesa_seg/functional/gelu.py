@@ -8,7 +8,7 @@ from torch.autograd.function import once_differentiable
 from .. import ops
 from ..saved import SavedActivation, attach, lookup
 from ..saved.quantizer import QUANTIZED_DTYPES
-from ._autograd import grad_needed
+from ._autograd import grad_needed, runs_eagerly
 from .activation import activation
 
 
@@ -38,6 +38,7 @@ class _GELU(torch.autograd.Function):
         return layout.restore(ops.gelu_backward(grad, codes, ranges, *ctx.arguments)), None, None, None, None
 
 
+@runs_eagerly
 def gelu(x, approximate, quantizer, channel_dim=-1):
     """``torch.nn.functional.gelu`` that keeps its input's saved form.
 

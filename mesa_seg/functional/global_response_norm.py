@@ -6,7 +6,7 @@ from torch.autograd.function import once_differentiable
 
 from ..saved import attach, derive
 from ..saved.quantizer import QUANTIZED_DTYPES
-from ._autograd import grad_needed
+from ._autograd import grad_needed, runs_eagerly
 
 
 def _norms(x, spatial):
@@ -47,6 +47,7 @@ class _GlobalResponseNorm(torch.autograd.Function):
         return grad_x, grad_gamma, grad_beta, None, None, None, None
 
 
+@runs_eagerly
 def global_response_norm(x, gamma, beta, eps, quantizer, channel_dim=1):
     """``gamma * x * n + beta + x`` with n each channel's norm over the map, divided by the mean of these norms.
 

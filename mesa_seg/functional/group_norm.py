@@ -9,7 +9,7 @@ from ..saved import attach
 from ..saved.layout import Layout
 from ..saved.quantizer import QUANTIZED_DTYPES
 from ._affine import affine_form
-from ._autograd import autocast_float32, grad_needed
+from ._autograd import autocast_float32, grad_needed, runs_eagerly
 from .layer_norm import normalise
 
 
@@ -55,6 +55,7 @@ class _GroupNorm(torch.autograd.Function):
         return grad_x, grad_weight, grad_bias, None, None, None, None
 
 
+@runs_eagerly
 def group_norm(x, num_groups, weight, bias, eps, quantizer):
     """``torch.nn.functional.group_norm``; with one group a channel, ``instance_norm`` of the batch's own statistics.
 

@@ -9,7 +9,7 @@ from .. import ops
 from ..saved import attach
 from ..saved.quantizer import QUANTIZED_DTYPES
 from ._affine import affine_form
-from ._autograd import autocast_float32, grad_needed
+from ._autograd import autocast_float32, grad_needed, runs_eagerly
 
 
 def _normalised_range(x, groups, eps):
@@ -50,6 +50,7 @@ class _LayerNorm(torch.autograd.Function):
                 grad_bias if ctx.needs_input_grad[2] else None, None, None, None)
 
 
+@runs_eagerly
 def layer_norm(x, weight, bias, eps, quantizer):
     """``torch.nn.functional.layer_norm`` over the last dimension.
 

@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
-from ._autograd import autocast, grad_needed
+from ._autograd import autocast, grad_needed, runs_eagerly
 
 
 class _Linear(torch.autograd.Function):
@@ -31,6 +31,7 @@ class _Linear(torch.autograd.Function):
         return grad_x, grad_weight, grad_bias, None
 
 
+@runs_eagerly
 def linear(x, weight, bias, quantizer):
     """``torch.nn.functional.linear``; for the weight's gradient it keeps the input's saved form.
 

@@ -2,7 +2,7 @@
 import torch
 from torch.autograd.function import once_differentiable
 
-from ._autograd import autocast, grad_needed
+from ._autograd import autocast, grad_needed, runs_eagerly
 
 
 def _sum_to(x, shape):
@@ -34,6 +34,7 @@ class _MatMul(torch.autograd.Function):
         return grad_a, grad_b, None, None
 
 
+@runs_eagerly
 def matmul(a, b, quantizer_a, quantizer_b, channel_dim=1):
     """``torch.matmul`` that keeps the saved form of each operand whose partner needs a gradient.
 

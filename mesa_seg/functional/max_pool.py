@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
-from ._autograd import grad_needed
+from ._autograd import grad_needed, runs_eagerly
 
 
 class _MaxPool2d(torch.autograd.Function):
@@ -43,6 +43,7 @@ def _origin(shape, stride, padding, device):
     return top[:, None], left
 
 
+@runs_eagerly
 def max_pool2d(x, kernel_size, stride, padding, dilation, ceil_mode=False):
     """``torch.nn.functional.max_pool2d`` that keeps a byte an output value, not the input nor 64-bit indices.
 

@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
-from ._autograd import grad_needed
+from ._autograd import grad_needed, runs_eagerly
 
 
 class _AdaptiveAvgPool2d(torch.autograd.Function):
@@ -20,6 +20,7 @@ class _AdaptiveAvgPool2d(torch.autograd.Function):
         return torch.ops.aten._adaptive_avg_pool2d_backward(grad, shape_only), None
 
 
+@runs_eagerly
 def adaptive_avg_pool2d(x, output_size):
     """``torch.nn.functional.adaptive_avg_pool2d`` that keeps the input's shape alone, not the input.
 

@@ -9,7 +9,7 @@ from .. import ops
 from ..saved import attach, derive, lookup
 from ..saved.layout import inverse, memory_order
 from ..saved.quantizer import QUANTIZED_DTYPES
-from ._autograd import grad_needed
+from ._autograd import grad_needed, runs_eagerly
 
 
 def in_order(x, order):
@@ -39,6 +39,7 @@ class _ReLU(torch.autograd.Function):
         return restore(ops.mask_multiply(ordered, bits, 1.0)), None
 
 
+@runs_eagerly
 def relu(x, inplace=False, reuse=True):
     """``torch.nn.functional.relu`` that keeps one bit a value.
 

@@ -4,7 +4,7 @@ from torch.autograd.function import once_differentiable
 
 from ..saved import attach, derive
 from ..saved.quantizer import QUANTIZED_DTYPES
-from ._autograd import grad_needed
+from ._autograd import grad_needed, runs_eagerly
 
 
 class _Scale(torch.autograd.Function):
@@ -28,6 +28,7 @@ class _Scale(torch.autograd.Function):
         return grad_x, grad_weight, None
 
 
+@runs_eagerly
 def scale(x, weight, quantizer, channel_dim=-1):
     """``x * weight``; for the weight's gradient it keeps the input's saved form.
 

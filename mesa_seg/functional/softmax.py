@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
 from ..saved import attach
-from ._autograd import autocast_float32, grad_needed
+from ._autograd import autocast_float32, grad_needed, runs_eagerly
 
 
 class _Softmax(torch.autograd.Function):
@@ -25,6 +25,7 @@ class _Softmax(torch.autograd.Function):
         return torch.ops.aten._softmax_backward_data(grad, y, ctx.dim, grad.dtype), None, None, None, None
 
 
+@runs_eagerly
 def softmax(x, dim, quantizer, channel_dim=1):
     """``torch.nn.functional.softmax`` that keeps its output quantised.
 

@@ -5,6 +5,8 @@ import torch
 
 from mesa_seg.ops.upsample_cross_entropy import upsample_cross_entropy as operator
 
+from ._autograd import runs_eagerly
+
 EPS = torch.finfo(torch.float32).eps
 
 
@@ -103,6 +105,7 @@ def _default_factor(sums, labels, class_weight, ignore_index, avg_non_ignore):
     return factor
 
 
+@runs_eagerly
 def upsample_cross_entropy(logits, labels, *, weight=None, class_weight=None, ignore_index=-100, align_corners=False,
                            reduction='mean', avg_factor=None, avg_non_ignore=False):
     """``interpolate`` to the labels' size, mmseg's ``cross_entropy`` and ``accuracy``, without the full-size logits.

@@ -3,7 +3,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from .. import ops
-from ._autograd import autocast, grad_needed
+from ._autograd import autocast, grad_needed, runs_eagerly
 
 
 class _WindowAttention(torch.autograd.Function):
@@ -25,6 +25,7 @@ class _WindowAttention(torch.autograd.Function):
                 grad_bias.to(bias.dtype) if ctx.needs_input_grad[2] else None, None, None, None, None, None)
 
 
+@runs_eagerly
 def window_attention(qkv, pad, bias, heads, window, shift, scale, quantizer):
     """Window attention that keeps ``qkv`` once; no window, mask, bias or probability is built for all windows at once.
 

@@ -3,6 +3,7 @@ import functools
 
 import torch
 
+from ..functional._autograd import runs_eagerly
 from ..saved import Propagate, advance_with_gradient, seed_stream
 
 
@@ -15,6 +16,10 @@ class MesaRoot:
     def forward(self, *args, **kwargs):
         if not (self.mesa_enabled and self.training and torch.is_grad_enabled()):
             return super().forward(*args, **kwargs)
+        return self._forward_in_training(*args, **kwargs)
+
+    @runs_eagerly
+    def _forward_in_training(self, *args, **kwargs):
         with seed_stream(type(self).__name__) as outermost:
             if not outermost:
                 return super().forward(*args, **kwargs)

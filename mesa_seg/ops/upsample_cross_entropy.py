@@ -41,9 +41,14 @@ def _check(logits, labels, weight, class_weight):
             refuse(name, tensor, f'{logits.device}, where logits are')
 
 
+def _has_values(x):
+    """Whether the values of ``x`` can be read now: not in a trace of shapes, nor while a CUDA graph is captured."""
+    if torch.compiler.is_compiling() or isinstance(x, FakeTensor) or x.is_meta:
+        return False
+    return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
 def _check_labels(sums, labels, classes, ignore_index):
-    if isinstance(sums, FakeTensor):  # a trace of shapes has no values to check
-        return
     first = sums[:, 4].tolist()
     for image, place in enumerate(first):
         if place >= 0:
@@ -82,12 +87,12 @@ def upsample_cross_entropy(logits, labels, weight=None, class_weight=None, ignor
 
     Raises:
         ValueError: an argument does not fit (the message names it), or a label is neither a class nor ``ignore_index``
-            (the message gives its value, image, row and column). Under ``torch.compile`` labels are not checked; the
-            operator ignores such pixels.
+            (the message gives its value, image, row and column). That waits for the device. Under ``torch.compile`` and
+            while a CUDA graph is captured labels are not checked; the operator ignores such pixels.
     """
     _check(logits, labels, weight, class_weight)
     weight, class_weight = [None if factor is None else factor.float() for factor in (weight, class_weight)]
     found = _operator(logits, labels, weight, class_weight, ignore_index, align_corners, pixel_loss, gradient)
-    if not torch.compiler.is_compiling():
+    if _has_values(labels):
         _check_labels(found[2], labels, logits.shape[1], ignore_index)
     return found

@@ -7,7 +7,8 @@
 //   - warp operations whose lanes never come, disagree on the mask, or read a lane outside it;
 //   - shared memory: two threads on one element with no barrier between them (one of them writing), elements read
 //     before the block wrote them, indices outside the array (arrays declared with MESA_SHARED, MESA_DYNAMIC_SHARED);
-//   - vector accesses to addresses that are not aligned, launches beyond the limits of CUDA or of MESA_EMU_MAX_GRID.
+//   - vector accesses to addresses that are not aligned; launches on another stream than the tensor's, or beyond the
+//     limits of CUDA or of MESA_EMU_MAX_GRID.
 // Environment, read at each launch: MESA_EMU_SEED (0: threads and blocks in order; else a random order, new after every
 // switch), MESA_EMU_MAX_GRID (largest grid dimension a launcher may ask for).
 // Not modelled: blocks that run at the same time, memory ordering, tensor cores, inline PTX.
@@ -37,6 +38,8 @@
 #define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+
+#include "../../csrc/cuda/launch.h"
 
 // ---- types of the CUDA headers -------------------------------------------------------------------------------------
 struct uint3 { unsigned x, y, z; };
@@ -498,7 +501,7 @@ inline void run_block(Machine& m) {
   }
 }
 template <class F>
-void launch(const char* kernel, dim3 grid, dim3 threads, size_t shared, F&& call) {
+void launch(const char* kernel, dim3 grid, dim3 threads, size_t shared, const void* stream, F&& call) {
   Machine& m = machine();
   if (!m.error.empty()) return;  // as CUDA does: the error stays until it is asked for
   m.kernel = kernel;
@@ -508,6 +511,7 @@ void launch(const char* kernel, dim3 grid, dim3 threads, size_t shared, F&& call
   m.count = (int)(threads.x * threads.y * threads.z);
   ++m.launches;
   const int64_t limit = max_grid();
+  if (stream != mesa::emulated_stream()) return fail("launch: not on the current stream");
   if (m.count < 1 || m.count > kMaxThreads || threads.z > 64) return fail("launch: block size out of bounds");
   if (grid.x < 1 || grid.y < 1 || grid.z < 1 || grid.x > limit || grid.y > limit || grid.z > limit)
     return fail("launch: grid of " + std::to_string(grid.x) + " x " + std::to_string(grid.y) + " x " +

@@ -114,7 +114,7 @@ __global__ void beyond_the_end(int* o, int n) {
 extern "C" const char* run(const char* name) {
   const std::string n(name);
 #define CASE(kernel, grid, threads, shared) \
-  if (n == #kernel) MESA_LAUNCH(kernel, dim3(grid), dim3(threads), shared, nullptr, out)
+  if (n == #kernel) MESA_LAUNCH(kernel, dim3(grid), dim3(threads), shared, mesa::emulated_stream(), out)
   CASE(exchange, 2, 64, 0);
   CASE(exchange_without_barrier, 1, 64, 0);
   CASE(exchange_in_warp, 1, 64, 0);
@@ -134,11 +134,12 @@ extern "C" const char* run(const char* name) {
   CASE(half_warp, 1, 32, 0);
   CASE(two_half_warps, 1, 32, 0);
   CASE(unaligned, 1, 1, 0);
-  if (n == "grid_too_large") MESA_LAUNCH(exchange, dim3(1, 65536), dim3(64), 0, nullptr, out);
-  if (n == "block_too_large") MESA_LAUNCH(exchange, dim3(1), dim3(1025), 0, nullptr, out);
+  if (n == "grid_too_large") MESA_LAUNCH(exchange, dim3(1, 65536), dim3(64), 0, mesa::emulated_stream(), out);
+  if (n == "block_too_large") MESA_LAUNCH(exchange, dim3(1), dim3(1025), 0, mesa::emulated_stream(), out);
+  if (n == "other_stream") MESA_LAUNCH(exchange, dim3(1), dim3(64), 0, nullptr, out);
   if (n == "beyond_the_end") {
     int* heap = new int[64];
-    MESA_LAUNCH(beyond_the_end, dim3(1), dim3(128), 0, nullptr, heap, 64);
+    MESA_LAUNCH(beyond_the_end, dim3(1), dim3(128), 0, mesa::emulated_stream(), heap, 64);
     delete[] heap;
   }
   return cudaGetLastError() ? emu::last_error().c_str() : "";

@@ -51,6 +51,7 @@ def test_right_kernels_pass(faults, kernel, seed, monkeypatch):
     ('unaligned', 'not aligned'),
     ('grid_too_large', 'exceeds the limit'),
     ('block_too_large', 'block size'),
+    ('other_stream', 'not on the current stream'),
 ])
 def test_faults_are_reported(faults, kernel, report, seed, monkeypatch):
     monkeypatch.setenv('MESA_EMU_SEED', seed)
