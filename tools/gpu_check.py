@@ -5,6 +5,8 @@ It takes at most 8 minutes (``--minutes``), needs the project with its compiled 
 * which GPU, driver and torch it found;
 * whether every operator agrees with the CPU operator and with float64, gives the same bits again, runs on the current
   stream and inside CUDA graphs, leaves no memory behind, and handles more than 2^31 values;
+* whether a converted model has stock's gradients: also under autocast and torch.compile, on a side stream, in a CUDA graph,
+  on a second GPU where there is one;
 * the time of each kernel against the speed of a copy;
 * loss, memory and time of whole training steps, stock beside Mesa, and the largest batch in 24 GiB.
 
@@ -18,7 +20,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
-PARTS = ('operators', 'speed', 'training')
+PARTS = ('operators', 'modules', 'speed', 'training')
 
 
 def describe():

@@ -15,6 +15,7 @@ TOOLS = str(Path(__file__).resolve().parents[2] / 'tools')
 def checks(monkeypatch):
     monkeypatch.syspath_prepend(TOOLS)
     import gpu_checks.context
+    import gpu_checks.modules
     import gpu_checks.operators
     import gpu_checks.training
     yield gpu_checks
@@ -73,6 +74,14 @@ def test_a_wrong_operator_is_reported(checks, context, every):
     context.ops = object()
     context.attempt('call', checks.operators.check, context, case)
     assert 'AttributeError' in context.problems[1]
+
+
+def test_a_converted_model(checks, context, monkeypatch):
+    checks.modules.run(context)
+    assert context.problems == []
+    monkeypatch.setattr(checks.modules, 'TOLERANCE', dict.fromkeys(checks.modules.TOLERANCE, 1e-6))
+    checks.modules.run(context)
+    assert 'converted model' in context.problems[0] and 'off by' in context.problems[0]
 
 
 def test_training_steps(checks, context):
