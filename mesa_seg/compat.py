@@ -30,6 +30,23 @@ INSTALL = {
     'onedl': 'pip install onedl-mmengine onedl-mmcv onedl-mmsegmentation',
 }
 
+# Packages that some of mmseg's configs import, by family: what pip knows them as.
+OPTIONAL = {'mmdet': {'openmmlab': 'mmdet', 'onedl': 'onedl-mmdetection'},
+            'mmpretrain': {'openmmlab': 'mmpretrain', 'onedl': 'onedl-mmpretrain'}}
+
+
+def how_to_install(package):
+    """The command that installs an optional package, with all it needs, for the family that is there.
+
+    Args:
+        package (str): import name.
+
+    Returns:
+        str | None: ``'pip install ...'``; ``None`` for a package that is none of :data:`OPTIONAL`.
+    """
+    names = OPTIONAL.get(package)
+    return names and f'pip install {names.get(find_family(), package)}'
+
 
 def installed(family):
     """Distributions of one family that are installed.

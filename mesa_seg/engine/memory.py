@@ -206,6 +206,8 @@ class KeptForBackward:
                     self._exit.callback(setattr, module, name, before)
 
     def _pack(self, value, unpack=None):
+        if isinstance(value, torch.Tensor) and value.grad_fn is not None:
+            value = value.detach()  # a result that its own node saves would hold on to that node for ever
         packed = _Packed(value, unpack)
         self._saved.append((weakref.ref(packed), self._stack[-1]))
         return packed
@@ -310,7 +312,7 @@ def _kind(frame, op):
     layer = frame.kind.removeprefix('Mesa')
     if frame.in_loss:
         return 'loss'
-    if op in ('', 'CheckpointFunction'):
+    if op == 'CheckpointFunction' or not op and not frame.leaf:  # an edit in place of a view hides the op of a plain layer
         return 'checkpoint'
     if frame.in_attention and not (frame.leaf and re.search('Linear|Conv|Norm', layer)):
         return 'attention'  # but not the projections around it

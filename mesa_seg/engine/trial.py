@@ -126,6 +126,7 @@ def build_model(model, crop, seed=0):
         ``pretrained`` are not loaded.
     """
     _register()
+    from mmengine.config import ConfigDict
     from mmseg.registry import MODELS
     model = _plain(model)
 
@@ -144,7 +145,7 @@ def build_model(model, crop, seed=0):
     logging.disable(logging.WARNING)  # mmengine logs two lines for each weight, and prints
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            module = MODELS.build(model)
+            module = MODELS.build(ConfigDict(model))  # a runner gives attributes, too, which some heads read
             module._dump_init_info = lambda: None  # into the log file of a run that is under way
             module.init_weights()
             del module._dump_init_info
@@ -153,7 +154,7 @@ def build_model(model, crop, seed=0):
     return module.train()
 
 
-def generated_batch(model, crop, batch, seed=0):
+def generated_batch(model, crop, batch, seed=0, classes=None):
     """Images and label maps of noise, as the data loader would hand them over.
 
     Args:
@@ -161,6 +162,8 @@ def generated_batch(model, crop, batch, seed=0):
         crop (int | tuple[int, int]): side of the images, or height and width, in pixels.
         batch (int): number of images.
         seed (int): of a generator of its own.
+        classes (int | None): how many different classes an image shows at most, the same for all; all of the model's by
+            default. Cross-entropy does not care; heads that make a mask of each class do.
 
     Returns:
         dict: ``inputs`` (list of uint8 [3, height, width]) and ``data_samples``; one label in 16 is 255 (ignored).
@@ -175,7 +178,7 @@ def generated_batch(model, crop, batch, seed=0):
         inputs.append(torch.randint(0, 256, (3, height, width), generator=generator, dtype=torch.uint8))
         # labels in squares of 8 pixels, as neighbouring pixels of real label maps agree
         squares = -(-height // 8), -(-width // 8)
-        label = torch.randint(0, head.num_classes, squares, generator=generator)
+        label = torch.randint(0, min(classes or head.num_classes, head.num_classes), squares, generator=generator)
         label[torch.rand(squares, generator=generator) < 1 / 16] = 255
         label = label.repeat_interleave(8, 0).repeat_interleave(8, 1)[:height, :width]
         sample = SegDataSample(gt_sem_seg=PixelData(data=label[None].contiguous()))
@@ -197,10 +200,11 @@ class Trial:
         seed (int): of weights, input, and the random numbers of each step.
         optim_wrapper (dict | None): the config's, for its optimiser; AdamW where it is None.
         prepare (callable | None): called with the segmentor just built, to change it in place.
+        classes (int | None): see :func:`generated_batch`.
     """
 
     def __init__(self, model, crop, batch, part='model', amp=None, device='cpu', seed=0, optim_wrapper=None,
-                 prepare=None):
+                 prepare=None, classes=None):
         if part not in ('model', 'backbone'):
             raise ValueError(f"part: expected 'model' or 'backbone', got {part!r}")
         self.segmentor = build_model(model, crop, seed)
@@ -208,7 +212,7 @@ class Trial:
             prepare(self.segmentor)
         self.segmentor.to(device)
         self.part, self.amp, self.device, self.seed = part, amp, torch.device(device), seed
-        self.batch = generated_batch(self.segmentor, crop, batch, seed)
+        self.batch = generated_batch(self.segmentor, crop, batch, seed, classes)
         self.module = self.segmentor if part == 'model' else self.segmentor.backbone
         self.root = '' if part == 'model' else 'backbone'
         self._optim_wrapper = optim_wrapper

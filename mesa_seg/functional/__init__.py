@@ -2,9 +2,10 @@
 from .activation import activation, prelu
 from .attention import scaled_dot_product_attention
 from .batch_norm import batch_norm
-from .checkpoint import checkpoint
+from .checkpoint import checkpoint, recompute
 from .concat_conv import concat_convolution
 from .conv import convolution
+from .deformable_attention import deformable_attention
 from .dropout import channel_dropout, dropout
 from .gelu import gelu
 from .global_response_norm import global_response_norm
@@ -21,7 +22,6 @@ from .window_attention import window_attention
 
 __all__ = [
     'activation', 'adaptive_avg_pool2d', 'batch_norm', 'channel_dropout', 'checkpoint', 'concat_convolution', 'convolution',
-    'dropout', 'gelu', 'global_response_norm',
-    'group_norm', 'layer_norm', 'linear', 'matmul', 'max_pool2d', 'prelu', 'relu', 'scale', 'scaled_dot_product_attention',
-    'softmax', 'window_attention'
+    'deformable_attention', 'dropout', 'gelu', 'global_response_norm', 'group_norm', 'layer_norm', 'linear', 'matmul',
+    'max_pool2d', 'prelu', 'recompute', 'relu', 'scale', 'scaled_dot_product_attention', 'softmax', 'window_attention'
 ]

@@ -36,3 +36,24 @@ def autocast_float32(*tensors):
         return tensors
     return tuple(t.float() if t is not None and t.is_floating_point() and t.dtype != torch.float64 else t
                  for t in tensors)
+
+
+class autocast_state:
+    """Autocast as it is now, to be entered again in a backward.
+
+    Args:
+        device (str): type of device, such as ``'cuda'``; the CPU's is noted, too.
+    """
+
+    def __init__(self, device):
+        self.states = {d: (torch.is_autocast_enabled(d), torch.get_autocast_dtype(d))
+                       for d in {'cpu', device} if torch.amp.is_autocast_available(d)}
+
+    def __enter__(self):
+        self.contexts = [torch.autocast(device, dtype, enabled) for device, (enabled, dtype) in self.states.items()]
+        for context in self.contexts:
+            context.__enter__()
+
+    def __exit__(self, *error):
+        for context in reversed(self.contexts):
+            context.__exit__(*error)

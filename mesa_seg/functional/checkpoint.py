@@ -1,10 +1,10 @@
-"""Activation checkpointing whose kept input is a saved form, not the tensor."""
+"""Activation checkpointing whose kept inputs are saved forms, not the tensors."""
 import torch
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import get_device_states, set_device_states
 
-from ..saved import Propagate, seed_stream
-from ._autograd import grad_needed, runs_eagerly
+from ..saved import Propagate, exact, seed_stream
+from ._autograd import autocast_state, grad_needed, runs_eagerly
 
 
 class _Checkpoint(torch.autograd.Function):
@@ -14,7 +14,7 @@ class _Checkpoint(torch.autograd.Function):
         ctx.function, ctx.rebuild = function, saved.rebuild
         ctx.cpu_state = torch.get_rng_state()
         ctx.devices, ctx.device_states = get_device_states(x)
-        ctx.autocast = {d: (torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in {'cpu', x.device.type}}
+        ctx.autocast = autocast_state(x.device.type)
         ctx.save_for_backward(*saved.tensors)
         # Recorded and thrown away at once, so that running ranges move in the forward and not in its repetition.
         with torch.enable_grad(), seed_stream('checkpoint'):
@@ -27,24 +27,10 @@ class _Checkpoint(torch.autograd.Function):
         with torch.random.fork_rng(ctx.devices, enabled=True):
             torch.set_rng_state(ctx.cpu_state)
             set_device_states(ctx.devices, ctx.device_states)
-            with torch.enable_grad(), _autocast_as(ctx.autocast), seed_stream('checkpoint'), Propagate():
+            with torch.enable_grad(), ctx.autocast, seed_stream('checkpoint'), Propagate():
                 out = ctx.function(x)
         torch.autograd.backward(out, grad)
         return (x.grad, None, None) + (None, ) * (len(ctx.needs_input_grad) - 3)
-
-
-class _autocast_as:
-
-    def __init__(self, states):
-        self.contexts = [torch.autocast(device, dtype, enabled) for device, (enabled, dtype) in states.items()]
-
-    def __enter__(self):
-        for context in self.contexts:
-            context.__enter__()
-
-    def __exit__(self, *error):
-        for context in reversed(self.contexts):
-            context.__exit__(*error)
 
 
 @runs_eagerly
@@ -64,3 +50,46 @@ def checkpoint(function, x, quantizer, parameters=(), channel_dim=-1):
     if not grad_needed(x, *parameters):
         return function(x)
     return _Checkpoint.apply(x, function, quantizer.keep(x, channel_dim), *parameters)
+
+
+class _Recompute(torch.autograd.Function):
+
+    @staticmethod
+    def forward(ctx, function, saved, *tensors):
+        ctx.function = function
+        ctx.autocast = autocast_state(next(t for t in tensors if t is not None).device.type)
+        ctx.parts = [(None, 1) if s is None else (s.rebuild, len(s.tensors)) for s in saved]
+        ctx.save_for_backward(*(t for s in saved for t in ((None, ) if s is None else s.tensors)))
+        return function(*tensors).detach()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        kept, inputs = list(ctx.saved_tensors), []
+        for (rebuild, count), needed in zip(ctx.parts, ctx.needs_input_grad[2:], strict=True):
+            x = None if rebuild is None else rebuild(*kept[:count]).detach().requires_grad_(needed)
+            inputs.append(x)
+            del kept[:count]
+        with torch.enable_grad(), ctx.autocast:
+            out = ctx.function(*inputs)
+        torch.autograd.backward(out, grad)
+        return (None, None, *(None if x is None else x.grad for x in inputs))
+
+
+@runs_eagerly
+def recompute(function, tensors, forms=None):
+    """Keep the inputs of a function and nothing from inside it, and repeat it in backward.
+
+    Args:
+        function (callable): of the tensors, to one Tensor; draws no random numbers, and has no parameters of its own.
+        tensors (sequence[Tensor | None]): its inputs, at least one of them a tensor.
+        forms (sequence[SavedActivation | None], optional): what is kept for each; ``None`` for the tensor itself.
+
+    Returns:
+        Tensor: equal to ``function(*tensors)`` bit for bit.
+    """
+    if not grad_needed(*tensors):
+        return function(*tensors)
+    forms = forms or [None] * len(tensors)
+    saved = [form or (None if x is None else exact(x.detach())) for x, form in zip(tensors, forms, strict=True)]
+    return _Recompute.apply(function, saved, *tensors)

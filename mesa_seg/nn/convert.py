@@ -106,7 +106,7 @@ class Conversion:
 
 # Layers of torch that keep shapes alone, and containers.
 _KEEP_NOTHING = (nn.Identity, nn.Flatten, nn.Unflatten, nn.Unfold, nn.Fold, nn.Upsample, nn.PixelShuffle, nn.ZeroPad2d,
-                 nn.ModuleList, nn.ModuleDict, nn.Sequential, nn.ParameterList, nn.ParameterDict)
+                 nn.Embedding, nn.ModuleList, nn.ModuleDict, nn.Sequential, nn.ParameterList, nn.ParameterDict)
 
 
 def _keeps_activations(module):

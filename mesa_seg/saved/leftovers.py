@@ -6,8 +6,10 @@ Functional softmax, plain matrix products and operators of others hand their ten
 import weakref
 
 import torch
+import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import ops
@@ -26,6 +28,25 @@ _STATISTICS = {
     aten.nll_loss2d_forward: 0, aten.var_mean: 0, aten.linalg_vector_norm: 0,
     torch.ops.mesa_seg.upsample_cross_entropy: 0,
 }
+# Functions whose second argument says where to read the first: it is as exact as an index.
+_READS_PLACES = (F.grid_sample, torch.grid_sampler, torch.grid_sampler_2d, torch.grid_sampler_3d)
+_entered = []  # the contexts that are
+
+
+def leave_exact(x):
+    """Have no :class:`QuantizeLeftovers` that is entered now quantise this tensor, or another view of its memory."""
+    for context in _entered:
+        context._exact.add(StorageWeakRef(x.untyped_storage()))
+
+
+class _NotePlaces(TorchFunctionMode):
+    """Notes tensors of coordinates before autograd saves them."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if function in _READS_PLACES:
+            leave_exact(args[1] if len(args) > 1 else kwargs['grid'])
+        return function(*args, **kwargs)
 
 
 class _NoteStatistics(TorchDispatchMode):
@@ -82,7 +103,8 @@ class QuantizeLeftovers:
     A tensor is quantised once, whoever saves it and in whatever order of dimensions: it is known by its storage, place and
     version, not by its contents. Left alone are parameters and buffers of the model, anything else that requires a gradient
     and is a leaf, copies of parameters that autocast made, statistics of a forward (means, 1/sigma, log-sum-exp,
-    log-softmax), indices, masks and codes, tensors below ``min_numel`` values, and views that skip or repeat memory.
+    log-softmax), indices, coordinates that ``grid_sample`` reads at, masks and codes, tensors below ``min_numel`` values,
+    and views that skip or repeat memory.
 
     Ranges are those of blocks, so no state outlives the forward.
 
@@ -114,12 +136,15 @@ class QuantizeLeftovers:
         self._exact = {StorageWeakRef(t.untyped_storage()) for t in own}
         self._shapes = {tuple(sorted(p.shape)): p.dtype for p in self.model.parameters() if p.dim() > 1}
         self._seen = {}
-        self._contexts = (torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack), _NoteStatistics(self._exact))
+        self._contexts = (torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack), _NoteStatistics(self._exact),
+                          _NotePlaces())
         for context in self._contexts:
             context.__enter__()
+        _entered.append(self)
         return self
 
     def __exit__(self, *error):
+        _entered.remove(self)
         for context in reversed(self._contexts):
             context.__exit__(*error)
         self._contexts = None
@@ -134,11 +159,10 @@ class QuantizeLeftovers:
         return self._shapes.get(tuple(sorted(x.shape)), x.dtype) is x.dtype
 
     def _pack(self, x):
-        if not self._is_leftover(x):
-            return x
-        reference = StorageWeakRef(x.untyped_storage())
-        if reference in self._exact:
-            return x
+        leftover = self._is_leftover(x)
+        reference = StorageWeakRef(x.untyped_storage()) if leftover else None
+        if not leftover or reference in self._exact:
+            return x if x.grad_fn is None else x.detach()  # the result of an operation must not hold on to its node
         key = reference, x.storage_offset(), x.numel(), x.dtype, x._version
         shared = self._seen.get(key, lambda: None)()
         if shared is None:

@@ -66,6 +66,26 @@ def test_what_was_saved_and_let_go_is_not_counted():
     assert report.by_layer() == {'fc1': 160}
 
 
+def test_a_branch_that_nobody_uses_is_let_go_with_what_it_came_from():
+    class Branches(nn.Module):
+
+        def forward(self, x):
+            (x * 2).sigmoid()
+            return x * 3
+
+    with KeptForBackward(Branches()) as kept:
+        out = Branches()(torch.randn(100, requires_grad=True) * 1)
+    assert kept.report(out).total == 0
+
+
+def test_a_plain_layer_that_edits_a_view_in_place_keeps_its_name():
+    """Its node is hidden inside that of the edit."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True), nn.Linear(8, 8))
+    with KeptForBackward(model) as kept:
+        out = model(torch.randn(2, 3, 8))
+    assert kept.report(out).by_kind() == {'Linear': 192, 'ReLU': 192}
+
+
 def test_python_functions_count_what_they_save():
     class Square(torch.autograd.Function):
         @staticmethod

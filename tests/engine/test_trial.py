@@ -17,6 +17,27 @@ def test_steps_repeat_exactly_and_keep_gradients_allocated(tiny_model):
     assert all(weight.grad is not None for weight in trial.module.parameters() if weight.requires_grad)
 
 
+def test_few_classes_an_image(tiny_model):
+    for classes, expected in ((3, {0, 1, 2, 255}), (None, {*range(11), 255})):
+        trial = Trial(tiny_model, crop=256, batch=1, classes=classes)
+        assert set(trial.batch['data_samples'][0].gt_sem_seg.data.unique().tolist()) == expected
+
+
+def test_components_get_settings_with_attributes_as_from_a_runner(tiny_model):
+    """mmdet's heads read theirs so."""
+    from mmseg.registry import MODELS
+
+    @MODELS.register_module(force=True)
+    class ReadsAttributes(MODELS.get('FCNHead')):
+
+        def __init__(self, settings, **kwargs):
+            super().__init__(**kwargs)
+            self.number = settings.inner.number
+
+    tiny_model['auxiliary_head'].update(type='ReadsAttributes', settings=dict(inner=dict(number=7)))
+    assert Trial(tiny_model, crop=32, batch=2).segmentor.auxiliary_head.number == 7
+
+
 def test_backbone_alone(tiny_model):
     trial = Trial(tiny_model, crop=32, batch=1, part='backbone')
     grads, loss = trial.gradients()

@@ -4,6 +4,7 @@ from torch import nn
 
 from mesa_seg import functional as M
 from mesa_seg.saved import Quantizer, QuantizerConfig, exact
+from tests.kept import kept
 
 
 class ExactQuantizer(Quantizer):
@@ -44,3 +45,37 @@ def test_torch_own_checkpoint_does_not_move_ranges_in_backward_either():
         before = None if quantizer.running is None else quantizer.running.clone()
         y.sum().backward()
         assert before is None or torch.equal(before, quantizer.running)
+
+
+def test_recompute_keeps_its_inputs_alone():
+    torch.manual_seed(0)
+    x, y = (torch.randn(30, 40, requires_grad=True) for _ in range(2))
+
+    def function(a, nothing, b):
+        assert nothing is None
+        return (a.exp() * b.sigmoid()).sum()
+
+    def forward():
+        return M.recompute(function, (x * 1, None, y.detach()))
+
+    out, size = kept(forward, y)
+    assert torch.equal(out, function(x, None, y)) and size == x.numel() * 4
+    out.backward()
+    assert torch.equal(x.grad, torch.autograd.grad(function(x, None, y), x)[0]) and y.grad is None
+    with torch.no_grad():
+        assert not M.recompute(function, (x, None, y)).requires_grad
+
+
+def test_recompute_repeats_autocast():
+    x = torch.randn(30, 40, requires_grad=True)
+    dtypes = []
+
+    def function(a):
+        out = a @ a.t()
+        dtypes.append(out.dtype)
+        return out
+
+    with torch.autocast('cpu', torch.bfloat16):
+        out = M.recompute(function, (x, ))
+    out.sum().backward()
+    assert dtypes == [torch.bfloat16] * 2

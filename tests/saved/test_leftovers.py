@@ -2,6 +2,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from mesa_seg.saved.leftovers import QuantizeLeftovers
 from tests.kept import kept
@@ -119,6 +120,29 @@ def test_parameters_statistics_indices_and_small_tensors_stay_exact():
     assert found.quantized == x.numel() * 4
     (loss + logits.sum() + values.sum()).backward()
     assert index.dtype == torch.int64
+
+
+def test_places_that_grid_sample_reads_stay_exact():
+    maps = torch.randn(2, 8, 16, 16, requires_grad=True)
+    grid = (torch.rand(2, 40, 40, 2) * 2 - 1).requires_grad_()
+    with QuantizeLeftovers(nn.Identity(), min_numel=1000) as found:
+        out = nn.functional.grid_sample(maps * 1, grid * 1, align_corners=False)
+    assert found.quantized == maps.numel() * 4
+    out.square().sum().backward()
+    other = nn.functional.grid_sample(maps, grid, align_corners=False)
+    exact = torch.autograd.grad(other.square().sum(), (maps, grid))
+    for found, expected in zip((maps.grad, grid.grad), exact, strict=True):
+        assert (found - expected).norm() <= 0.02 * expected.norm()
+
+
+def test_a_result_that_nobody_uses_is_freed_with_what_it_came_from():
+    """Its own node saves it; were it saved as it is, the two would hold each other for ever."""
+    x = torch.randn(500, requires_grad=True)
+    with QuantizeLeftovers(nn.Identity()):  # too small to be quantised
+        y = (x * 1).sigmoid()
+    storage = StorageWeakRef(y.untyped_storage())
+    del y
+    assert storage.expired()
 
 
 def test_attention_keeps_its_log_sum_exp():

@@ -135,7 +135,17 @@ def test_config_files(sentence, tmp_path):
     broken.write_text(f'_base_ = {STOCK!r}\nmodel = dict(backbone=nothing)')
     assert 'nothing' in sentence('train', str(broken))
     broken.write_text(f'_base_ = {STOCK!r}\ncustom_imports = dict(imports=["no_such_package"])')
-    assert 'no_such_package' in sentence('train', str(broken))
+    assert "No module named 'no_such_package'" in sentence('train', str(broken))
+
+
+def test_packages_that_only_some_configs_need():
+    from mesa_seg.engine.errors import UserError, explained
+    with pytest.raises(UserError, match="No module named 'mmdet'; `pip install "), explained():
+        failed = ImportError("Failed to import custom modules from {'imports': 'mmdet.models'}")
+        raise failed from ModuleNotFoundError("No module named 'mmdet'", name='mmdet')
+    # mmseg's heads stand on mmengine's BaseModule where they cannot have mmdet's
+    with pytest.raises(UserError, match='one of mmdet.* `pip install '), explained():
+        raise TypeError("BaseModule.__init__() got an unexpected keyword argument 'in_channels'")
 
 
 def test_launcher_without_its_environment(sentence, monkeypatch):

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from mesa_seg.engine.config import load_config
-from mesa_seg.engine.errors import UserError
+from mesa_seg.engine.errors import UserError, explained
 from mesa_seg.engine.forecast import forecast_kept
 from mesa_seg.engine.memory import MIB, KeptForBackward
 from mesa_seg.engine.text_table import text_table
@@ -38,6 +38,9 @@ def add_arguments(parser):
     parser.add_argument('--bits', type=int, choices=(8, 4, 2), default=8,
                         help='4 and 2 take the range of each block of 64 values (default: %(default)s)')
     parser.add_argument('--only', metavar='TEXT', help='models with this text in their names')
+    parser.add_argument('--classes', type=int, default=10, metavar='N',
+                        help='classes in an image, of each of which Mask2Former makes a mask (default: %(default)s, as in '
+                        "ADE20K's on average)")
     parser.add_argument('--run', action='store_true', help='run one forward pass instead of tracing shapes')
     parser.add_argument('--steps', type=int, default=0, help='timed steps of each way, interleaved (default: none)')
     parser.add_argument('--left', action='store_true', help='also list what conversion left as it is, and why')
@@ -78,7 +81,7 @@ def _kept(model, args, prepare):
             return forecast_kept(model, args.crop, args.batch, prepare=prepare)
         except (RuntimeError, NotImplementedError):
             pass  # it looks at values, which a trace does not have: run it
-    trial = Trial(model, args.crop, args.batch, prepare=prepare)
+    trial = Trial(model, args.crop, args.batch, prepare=prepare, classes=args.classes)
     with KeptForBackward(trial.module) as kept:
         outputs = trial.forward()
     return kept.report(outputs)
@@ -86,7 +89,7 @@ def _kept(model, args, prepare):
 
 def _times(model, args, prepares):
     """Median seconds of a step of each way, the ways interleaved."""
-    trials = [Trial(model, args.crop, args.batch, prepare=prepare) for prepare in prepares]
+    trials = [Trial(model, args.crop, args.batch, prepare=prepare, classes=args.classes) for prepare in prepares]
     times = [[] for _ in trials]
     for step in range(args.steps + 1):
         for trial, seconds in zip(trials, times, strict=True):
@@ -150,9 +153,10 @@ def run(args):
     results, missing = [], {}
     for name, path in _configs(args).items():
         try:
-            results.append(_measure(name, path, args))
-        except (ImportError, KeyError, AttributeError, TypeError, UserError) as error:
-            missing[name] = f'{type(error).__name__}: {error}'.splitlines()[0]
+            with explained():
+                results.append(_measure(name, path, args))
+        except UserError as error:
+            missing[name] = error
     header = ['model', 'stock, MiB', 'converted, MiB', 'ratio', 'and leftovers, MiB', 'ratio']
     if args.steps:
         header += ['stock step, s', 'converted, x', 'and leftovers, x']
@@ -160,7 +164,7 @@ def run(args):
           'and buffers left out)\n')
     print(text_table(header, [_row(result, args) for result in results]))
     for name, reason in missing.items():
-        print(f'{name} is left out ({reason})')
+        print(f'{name} is left out. {reason}')
     for result in results:
         _details(result, args)
     if args.json:
