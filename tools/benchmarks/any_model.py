@@ -155,6 +155,8 @@ def run(args):
         try:
             with explained():
                 results.append(_measure(name, path, args))
+                if args.steps:  # which takes a while
+                    print(f'{name}: measured', flush=True)
         except UserError as error:
             missing[name] = error
     header = ['model', 'stock, MiB', 'converted, MiB', 'ratio', 'and leftovers, MiB', 'ratio']
