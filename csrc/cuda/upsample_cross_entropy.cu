@@ -1,22 +1,51 @@
 #include "upsample_cross_entropy.cuh"
 
 namespace mesa {
+namespace {
+
+// A block's threads: a segment of an output row.
+int segment_of(const CrossEntropy& p) {
+  const int64_t threads = ceil_div(p.columns.out, 32) * 32;
+  return (int)(threads < 32 ? 32 : threads < kPixelThreads ? threads : kPixelThreads);
+}
+
+PixelStage stage_of(const CrossEntropy& p) {
+  const int64_t segment = segment_of(p);
+  int64_t most = 1;
+  for (int64_t first = 0; first < p.columns.out; first += segment) {
+    const int64_t last = first + segment < p.columns.out ? first + segment - 1 : p.columns.out - 1;
+    const int64_t columns = source_tap(p.columns, last).first + 2 - source_tap(p.columns, first).first;
+    most = columns > most ? columns : most;
+  }
+  const int64_t room = kStage / most / kClassRun * kClassRun;
+  if (room == 0) return {0, 0};
+  const int64_t even = ceil_div(p.classes, ceil_div(p.classes, room));  // chunks of one size
+  return {(int)most, (int)(ceil_div(even, kClassRun) * kClassRun)};
+}
+
+}  // namespace
 
 int64_t cross_entropy_blocks(const CrossEntropy& p) {
-  // A block a few thousand pixels at most: the sums' order must not depend on the device.
-  const int64_t pixels = p.rows.out * p.columns.out, limit = grid_limit() < 1024 ? grid_limit() : 1024;
-  const int64_t blocks = ceil_div(pixels, kPixelThreads);
-  return blocks < 1 ? 1 : blocks < limit ? blocks : limit;
+  // The sums' order must not depend on the device.
+  const int64_t units = p.rows.out * ceil_div(p.columns.out, segment_of(p)), limit = grid_limit() < 1024 ? grid_limit() : 1024;
+  return units < 1 ? 1 : units < limit ? units : limit;
 }
 
 int launch_upsample_cross_entropy(const CrossEntropy& p, void* stream) {
   const int64_t blocks = cross_entropy_blocks(p);
-  const int class_groups = (int)ceil_div(p.classes, kGradWarps);
+  const PixelStage stage = stage_of(p);
+  const int64_t shared = (int64_t)sizeof(float) * stage.chunk * stage.columns;
+  const int class_groups = (int)ceil_div(p.classes, kGradWarps * kGradClasses);
   const dim3 pixel_grid((unsigned)blocks, p.batch), threads(kPixelThreads);
   const dim3 gradient_grid((unsigned)ceil_div(p.columns.in, 32), (unsigned)ceil_div(p.rows.in, kGradRows),
                            (unsigned)(p.batch * class_groups));
   MESA_DISPATCH(p.dtype, {
-    MESA_LAUNCH((cross_entropy_pixels_kernel<scalar_t>), pixel_grid, threads, 0, stream, p, blocks);
+    if (stage.chunk)
+      MESA_LAUNCH((cross_entropy_pixels_kernel<scalar_t, true>), pixel_grid, dim3(segment_of(p)), shared, stream, p, stage,
+                  blocks);
+    else
+      MESA_LAUNCH((cross_entropy_pixels_kernel<scalar_t, false>), pixel_grid, dim3(segment_of(p)), 0, stream, p, stage,
+                  blocks);
     MESA_LAUNCH(cross_entropy_sums_kernel, dim3(p.batch), threads, 0, stream, p, blocks);
     if (p.grad)
       MESA_LAUNCH((cross_entropy_gradient_kernel<scalar_t>), gradient_grid, dim3(kGradWarps * 32), 0, stream, p,

@@ -1,15 +1,22 @@
 #pragma once
-// Cross-entropy of upsampled logits. First a thread a pixel: loss, counts, and the log of its sum of exponentials. Then the
-// gradient, gathered for each low-resolution pixel in a fixed order, without atomics.
+// Cross-entropy of upsampled logits. First a thread a pixel, all classes: loss, counts, and the log of its sum of
+// exponentials. Then the gradient, gathered for each low-resolution pixel in a fixed order, without atomics. Both
+// interpolate along the rows once for all pixels that share the result, into shared memory, and along the columns from there.
 #include "device.cuh"
 #include "upsample_cross_entropy.h"
 
 namespace mesa {
 
-constexpr int kPixelThreads = 256;
-constexpr int kGradWarps = 8;    // classes of a block
+constexpr int kPixelThreads = 256;  // at most: neighbouring pixels of one output row
+constexpr int kStage = 6144;        // floats of shared memory for them
+constexpr int kClassRun = 4;        // classes whose values a thread holds at once
+
+constexpr int kGradWarps = 8;
+constexpr int kGradClasses = 4;  // of a warp: they share labels, factors and taps
 constexpr int kGradRows = 8;     // low-resolution rows of a block; it computes the pixels of one row more
-constexpr int kGradChunk = 512;  // pixels of an output row that a warp holds at a time
+constexpr int kGradPixels = 5;   // output columns of a lane: enough for 32 low-resolution columns at scale 4
+constexpr int kGradChunk = 32 * kGradPixels;
+constexpr int kGradLow = 34;     // low-resolution columns that those need
 
 __device__ __forceinline__ int64_t read_label(const void* labels, LabelType type, int64_t i) {
   switch (type) {
@@ -22,7 +29,8 @@ __device__ __forceinline__ int64_t read_label(const void* labels, LabelType type
 
 // The four sources of a pixel within one class's map, and their weights.
 struct Sources {
-  int64_t top, bottom, left, right;
+  int64_t top, bottom;
+  int left, right;
   Tap row, column;
 };
 __device__ __forceinline__ Sources sources_of(const Axis& rows, const Axis& columns, int64_t y, int64_t x) {
@@ -35,17 +43,19 @@ __device__ __forceinline__ Sources sources_of(const Axis& rows, const Axis& colu
   s.bottom = s.row.first + 1 < rows.in ? s.top + columns.in : s.top;
   return s;
 }
+// Between the two rows, at a column of the map.
 template <class T>
-__device__ __forceinline__ float value_at(const T* map, const Sources& s) {
-  const float left = fmaf(to_float(map[s.bottom + s.left]), s.row.upper, to_float(map[s.top + s.left]) * s.row.lower);
-  const float right = fmaf(to_float(map[s.bottom + s.right]), s.row.upper, to_float(map[s.top + s.right]) * s.row.lower);
-  return fmaf(right, s.column.upper, left * s.column.lower);
+__device__ __forceinline__ float between_rows(const T* map, const Sources& s, int column) {
+  return fmaf(to_float(map[s.bottom + column]), s.row.upper, to_float(map[s.top + column]) * s.row.lower);
+}
+__device__ __forceinline__ float between_columns(float left, float right, float lower, float upper) {
+  return fmaf(right, upper, left * lower);
 }
 
 // The block's sums, in a fixed order; thread 0 has them. The fifth is a smallest value.
 __device__ __forceinline__ void reduce_block(double (&v)[5]) {
   MESA_SHARED(double, shared, 5 * (kPixelThreads / 32));
-  const int warp = threadIdx.x >> 5;
+  const int warp = threadIdx.x >> 5, warps = (int)(blockDim.x >> 5);
   for (int k = 0; k < 5; ++k)
     for (int o = 16; o > 0; o >>= 1) {
       const double other = __shfl_xor_sync(kFullWarp, v[k], o);
@@ -56,7 +66,7 @@ __device__ __forceinline__ void reduce_block(double (&v)[5]) {
   __syncthreads();
   if (threadIdx.x == 0)
     for (int k = 0; k < 5; ++k)
-      for (int w = 1; w < kPixelThreads / 32; ++w) {
+      for (int w = 1; w < warps; ++w) {
         const double other = shared[k * (kPixelThreads / 32) + w];
         v[k] = k < 4 ? v[k] + other : (other < v[k] ? other : v[k]);
       }
@@ -64,41 +74,91 @@ __device__ __forceinline__ void reduce_block(double (&v)[5]) {
 
 constexpr double kNoPlace = 1.0e300;
 
-template <class T>
-__global__ void __launch_bounds__(kPixelThreads) cross_entropy_pixels_kernel(CrossEntropy p, int64_t blocks) {
-  const int64_t image = blockIdx.y, pixels = p.rows.out * p.columns.out;
-  const int64_t plane = p.rows.in * p.columns.in;
+// What a pixel knows of the classes it has seen.
+struct Softmax {
+  float peak = -INFINITY, total = 0.0f, own = 0.0f;  // largest value, sum of exponentials below it, the label's value
+  int best = 0;
+  template <class Value>
+  __device__ __forceinline__ void add(int begin, int end, int label, Value value) {
+    for (int c = begin; c < end; c += kClassRun) {
+      float v[kClassRun], top = peak;
+      MESA_UNROLL
+      for (int k = 0; k < kClassRun; ++k) v[k] = c + k < end ? value(c + k) : -INFINITY;
+      MESA_UNROLL
+      for (int k = 0; k < kClassRun; ++k) {
+        if (v[k] > top) top = v[k], best = c + k;
+        if (c + k == label) own = v[k];
+      }
+      if (top > peak) {
+        total *= expf(peak - top);
+        peak = top;
+      }
+      const float shift = peak > -INFINITY ? peak : 0.0f;  // nothing but -inf so far: its exponentials are 0
+      MESA_UNROLL
+      for (int k = 0; k < kClassRun; ++k) total += expf(v[k] - shift);
+    }
+  }
+};
+
+// A block: one segment of an output row at a time. STAGED: `stage.chunk` classes at a time have the segment's sources in
+// shared memory; else they do not fit, and every pixel reads its own.
+template <class T, bool STAGED>
+__global__ void __launch_bounds__(kPixelThreads, STAGED ? 4 : 2)
+    cross_entropy_pixels_kernel(CrossEntropy p, PixelStage stage, int64_t blocks) {
+  MESA_DYNAMIC_SHARED(float, sources);  // [chunk][columns]
+  const int64_t image = blockIdx.y, plane = p.rows.in * p.columns.in;
+  const int64_t segments = (p.columns.out + blockDim.x - 1) / blockDim.x, units = p.rows.out * segments;
   const T* maps = static_cast<const T*>(p.logits) + image * p.classes * plane;
+  const int lane = lane_id(), warp = threadIdx.x >> 5, warps = (int)(blockDim.x >> 5);
   double sums[5] = {0, 0, 0, 0, kNoPlace};
-  for (int64_t i = blockIdx.x * (int64_t)kPixelThreads + threadIdx.x; i < pixels; i += blocks * kPixelThreads) {
-    const int64_t at = image * pixels + i, label = read_label(p.labels, p.label_type, at);
-    const bool known = label >= 0 && label < p.classes, kept = known && label != p.ignore_index;
+  for (int64_t unit = blockIdx.x; unit < units; unit += blocks) {
+    const Quotient place = divide(unit, segments);
+    const int64_t first = place.remainder * blockDim.x, x = first + threadIdx.x;
+    const bool inside = x < p.columns.out;
+    const int64_t i = place.quotient * p.columns.out + x, at = image * p.rows.out * p.columns.out + i;
+    const int64_t label = inside ? read_label(p.labels, p.label_type, at) : p.ignore_index;
+    const bool known = label >= 0 && label < p.classes, kept = known && label != p.ignore_index && inside;
     if (!known && label != p.ignore_index && (double)i < sums[4]) sums[4] = (double)i;
+    const Sources s = sources_of(p.rows, p.columns, place.quotient, inside ? x : p.columns.out - 1);
+    Softmax softmax;
+    if constexpr (STAGED) {
+      const int64_t last = first + blockDim.x < p.columns.out ? first + blockDim.x - 1 : p.columns.out - 1;
+      const int left = source_tap(p.columns, first).first, end = source_tap(p.columns, last).first + 1;
+      const int count = (end < p.columns.in ? end : end - 1) - left + 1;
+      const int mine = s.left - left, second = s.right - left;
+      for (int from = 0; from < p.classes; from += stage.chunk) {
+        const int to = from + stage.chunk < p.classes ? from + stage.chunk : p.classes;
+        __syncthreads();  // the last chunk has been read
+        for (int c = from + warp; c < to; c += warps)
+          for (int column = lane; column < count; column += 32)
+            sources[(c - from) * stage.columns + column] = between_rows(maps + c * plane, s, left + column);
+        __syncthreads();
+        if (kept)
+          softmax.add(from, to, (int)label, [&](int c) {
+            const int row = (c - from) * stage.columns;
+            return between_columns(sources[row + mine], sources[row + second], s.column.lower, s.column.upper);
+          });
+      }
+    } else if (kept) {
+      softmax.add(0, p.classes, (int)label, [&](int c) {
+        const T* map = maps + c * plane;
+        return between_columns(between_rows(map, s, s.left), between_rows(map, s, s.right), s.column.lower, s.column.upper);
+      });
+    }
     float loss = 0.0f, log_sum = 0.0f, factor = 0.0f;
     if (kept) {
-      const Quotient place = divide(i, p.columns.out);
-      const Sources s = sources_of(p.rows, p.columns, place.quotient, place.remainder);
-      float peak = -INFINITY, own = 0.0f;
-      int best = 0;
-      for (int c = 0; c < p.classes; ++c) {
-        const float value = value_at(maps + c * plane, s);
-        if (value > peak) peak = value, best = c;
-        if (c == (int)label) own = value;
-      }
-      float total = 0.0f;
-      for (int c = 0; c < p.classes; ++c) total += expf(value_at(maps + c * plane, s) - peak);
       const float each = p.class_weight ? p.class_weight[label] : 1.0f;
       factor = p.weight ? each * p.weight[at] : each;
-      const float rest = logf(total);
-      loss = factor * (rest + (peak - own));
-      log_sum = rest + peak;
+      const float rest = logf(softmax.total);
+      loss = factor * (rest + (softmax.peak - softmax.own));
+      log_sum = rest + softmax.peak;
       sums[0] += loss;
       sums[1] += 1;
-      sums[2] += best == (int)label && own == peak;
+      sums[2] += softmax.best == (int)label && softmax.own == softmax.peak;
       sums[3] += each;
     }
-    if (p.loss) p.loss[at] = loss;
-    if (p.grad) {
+    if (inside && p.loss) p.loss[at] = loss;
+    if (inside && p.grad) {
       p.log_sum[at] = log_sum;
       p.factor[at] = factor;
     }
@@ -136,87 +196,115 @@ __device__ __forceinline__ int64_t first_of(const Axis& axis, int64_t source) {
   return low;
 }
 
-// A warp: one class, 32 low-resolution columns (one a lane), kGradRows low-resolution rows. Over the output rows that touch
-// them, in order: the lanes compute the gradient of the pixels of one output row, each then gathers those of its column.
+// A warp: kGradClasses classes, 32 low-resolution columns (one a lane), kGradRows low-resolution rows. Over the output rows
+// that touch them, in order: each lane adds the gradients of its output columns for the low-resolution row above and the one
+// below them; when a low-resolution row is complete, its columns are gathered from that.
 template <class T>
-__global__ void __launch_bounds__(kGradWarps * 32) cross_entropy_gradient_kernel(CrossEntropy p, int class_groups) {
-  MESA_SHARED(float, all_low, kGradWarps * 34);
-  MESA_SHARED(float, all_pixels, kGradWarps * kGradChunk);
+__global__ void __launch_bounds__(kGradWarps * 32, 2) cross_entropy_gradient_kernel(CrossEntropy p, int class_groups) {
+  constexpr int C = kGradClasses, K = kGradPixels;
+  MESA_SHARED(float, all_low, kGradWarps * C * kGradLow);
+  MESA_SHARED(float, all_pixels, kGradWarps * C * kGradChunk);
   const int warp = threadIdx.x >> 5, lane = lane_id();
   const int64_t image = blockIdx.z / class_groups;
-  const int c = (int)(blockIdx.z % class_groups) * kGradWarps + warp;
-  if (c >= p.classes) return;  // whole warps leave, and only warps wait for each other below
-  const int64_t height = p.rows.in, width = p.columns.in;
+  const int first_class = ((int)(blockIdx.z % class_groups) * kGradWarps + warp) * C;
+  if (first_class >= p.classes) return;  // whole warps leave, and only warps wait for each other below
+  const int64_t height = p.rows.in, width = p.columns.in, plane = height * width;
   const int64_t left = (int64_t)blockIdx.x * 32, x = left + lane;
   const int64_t top = (int64_t)blockIdx.y * kGradRows, bottom = top + kGradRows < height ? top + kGradRows : height;
-  const T* map = static_cast<const T*>(p.logits) + (image * p.classes + c) * height * width;
-  float* grad = p.grad + (image * p.classes + c) * height * width;
-  const int low = warp * 34, pixels = warp * kGradChunk;
+  const T* maps = static_cast<const T*>(p.logits) + (image * p.classes + first_class) * plane;
+  float* grads = p.grad + (image * p.classes + first_class) * plane;
+  const int classes = p.classes - first_class < C ? p.classes - first_class : C;
+  const int low = warp * C * kGradLow, pixels = warp * C * kGradChunk;
 
   // Output columns from `start` to `stop` have a source in this tile; lane x gathers those from mine[0] to mine[2], of which
   // the ones before mine[1] have it as their second source.
   const int64_t start = first_of(p.columns, left - 1), stop = first_of(p.columns, left + 32);
+  const int64_t first_row = first_of(p.rows, top - 1), last_row = first_of(p.rows, bottom);
   int64_t mine[3] = {0, 0, 0};
   if (x < width)
     for (int k = 0; k < 3; ++k) mine[k] = first_of(p.columns, x - 1 + k);
 
-  int64_t row = top;            // of `here`; `below` is the next one's
-  float here = 0.0f, below = 0.0f;
-  const int64_t last = first_of(p.rows, bottom);
-  for (int64_t y = first_of(p.rows, top - 1); y < last; ++y) {
-    const Tap tap = source_tap(p.rows, y);
-    for (; row < tap.first; ++row) {
-      if (x < width) grad[row * width + x] = here;
-      here = below;
-      below = 0.0f;
+  int64_t chunk = start;
+  do {  // once, or more often at large scales
+    const int64_t end = chunk + kGradChunk < stop ? chunk + kGradChunk : stop;
+    int source[K];
+    float upper[K], here[C][K] = {}, below[C][K] = {};
+    MESA_UNROLL
+    for (int k = 0; k < K; ++k) {
+      const int64_t i = chunk + lane + 32 * k;
+      const Tap tap = source_tap(p.columns, i);
+      source[k] = i < end ? low + (int)(tap.first - left) + 1 : low;
+      upper[k] = tap.upper;
     }
-    const int64_t second = tap.first + 1 < height ? tap.first + 1 : tap.first;
-    for (int i = lane; i < 34; i += 32) {
-      int64_t from = left - 1 + i;
-      from = from < 0 ? 0 : from < width ? from : width - 1;
-      all_low[low + i] = fmaf(to_float(map[second * width + from]), tap.upper,
-                              to_float(map[tap.first * width + from]) * tap.lower);
-    }
-    __syncwarp();
-    float gathered = 0.0f;
-    const int64_t base = (image * p.rows.out + y) * p.columns.out;
-    for (int64_t chunk = start; chunk < stop; chunk += kGradChunk) {
-      const int64_t end = chunk + kGradChunk < stop ? chunk + kGradChunk : stop;
-      for (int64_t i = chunk + lane; i < end; i += 32) {
-        const float factor = p.factor[base + i];
-        float g = 0.0f;
-        if (factor != 0.0f) {
-          const Tap at = source_tap(p.columns, i);
-          const int source = low + (int)(at.first - left) + 1;
-          const float value = fmaf(all_low[source + 1], at.upper, all_low[source] * at.lower);
-          g = expf(value - p.log_sum[base + i]);
-          if (read_label(p.labels, p.label_type, base + i) == c) g -= 1.0f;
-          g *= factor;
+    // Row `row` of the gradient from `here`, whose place `below` takes.
+    const auto flush = [&](int64_t row) {
+      MESA_UNROLL
+      for (int c = 0; c < C; ++c) {
+        MESA_UNROLL
+        for (int k = 0; k < K; ++k) {
+          all_pixels[pixels + c * kGradChunk + 32 * k + lane] = here[c][k];
+          here[c][k] = below[c][k];
+          below[c][k] = 0.0f;
         }
-        all_pixels[pixels + (int)(i - chunk)] = g;
       }
       __syncwarp();
+      float sum[C] = {};
       for (int64_t i = mine[0] > chunk ? mine[0] : chunk; i < mine[2] && i < end; ++i) {
-        const Tap at = source_tap(p.columns, i);
-        const float weight = i < mine[1] ? at.upper : x + 1 < width ? at.lower : at.lower + at.upper;
-        gathered = fmaf(all_pixels[pixels + (int)(i - chunk)], weight, gathered);
+        const Tap tap = source_tap(p.columns, i);
+        const float weight = i < mine[1] ? tap.upper : x + 1 < width ? tap.lower : tap.lower + tap.upper;
+        MESA_UNROLL
+        for (int c = 0; c < C; ++c) sum[c] = fmaf(all_pixels[pixels + c * kGradChunk + (int)(i - chunk)], weight, sum[c]);
+      }
+      MESA_UNROLL
+      for (int c = 0; c < C; ++c) {
+        float* grad = grads + c * plane + row * width + x;
+        if (x < width && c < classes) *grad = chunk == start ? sum[c] : *grad + sum[c];
       }
       __syncwarp();
+    };
+
+    int64_t row = top;
+    for (int64_t y = first_row; y < last_row; ++y) {
+      const Tap tap = source_tap(p.rows, y);
+      for (; row < tap.first; ++row) flush(row);
+      const int64_t second = tap.first + 1 < height ? tap.first + 1 : tap.first;
+      // Of a pixel's gradient, the shares of `row` and of the row below it.
+      const float to_here = tap.first < top ? tap.upper : second > tap.first ? tap.lower : tap.lower + tap.upper;
+      const float to_below = tap.first < top || second == tap.first ? 0.0f : tap.upper;
+      MESA_UNROLL
+      for (int c = 0; c < C; ++c) {
+        const T* map = maps + (c < classes ? c : 0) * plane;
+        for (int i = lane; i < kGradLow; i += 32) {
+          int64_t from = left - 1 + i;
+          from = from < 0 ? 0 : from < width ? from : width - 1;
+          all_low[low + c * kGradLow + i] = fmaf(to_float(map[second * width + from]), tap.upper,
+                                                 to_float(map[tap.first * width + from]) * tap.lower);
+        }
+      }
+      __syncwarp();
+      const int64_t base = (image * p.rows.out + y) * p.columns.out + chunk + lane;
+      MESA_UNROLL
+      for (int k = 0; k < K; ++k) {
+        const int64_t at = base + 32 * k;
+        const float factor = chunk + lane + 32 * k < end ? p.factor[at] : 0.0f;
+        if (factor == 0.0f) continue;
+        const float log_sum = p.log_sum[at], lower = 1.0f - upper[k];
+        const int64_t label = read_label(p.labels, p.label_type, at) - first_class;
+        MESA_UNROLL
+        for (int c = 0; c < C; ++c) {
+          const int from = source[k] + c * kGradLow;
+          float g = expf(between_columns(all_low[from], all_low[from + 1], lower, upper[k]) - log_sum);
+          if (label == c) g -= 1.0f;
+          g *= factor;
+          here[c][k] = fmaf(g, to_here, here[c][k]);
+          if (to_below != 0.0f) below[c][k] = fmaf(g, to_below, below[c][k]);
+        }
+      }
+      __syncwarp();  // `low` has been read
     }
-    if (tap.first < top) {  // only its second source is here
-      here = fmaf(gathered, tap.upper, here);
-    } else if (second > tap.first) {
-      here = fmaf(gathered, tap.lower, here);
-      below = fmaf(gathered, tap.upper, below);
-    } else {
-      here = fmaf(gathered, tap.lower + tap.upper, here);
-    }
-  }
-  for (; row < bottom; ++row) {
-    if (x < width) grad[row * width + x] = here;
-    here = below;
-    below = 0.0f;
-  }
+    for (; row < bottom; ++row) flush(row);
+    chunk += kGradChunk;
+  } while (chunk < stop);
 }
 
 }  // namespace mesa

@@ -25,6 +25,11 @@ struct CrossEntropy {
   double* partial;            // [batch, cross_entropy_blocks(), 5]
 };
 
+// How many classes the sources of a row segment are held of at a time, and how many columns they have at most.
+struct PixelStage {
+  int columns, chunk;
+};
+
 int64_t cross_entropy_blocks(const CrossEntropy& p);  // of one image
 int launch_upsample_cross_entropy(const CrossEntropy& p, void* stream);
 

@@ -36,6 +36,20 @@ def test_equals_cpu(device, size, target, align_corners, monkeypatch):
             assert all(torch.equal(one, two) for one, two in zip(results[0], other, strict=True))
 
 
+@pytest.mark.parametrize('size, target, classes', [
+    ((2, 70), (3, 300), 150),    # more than shared memory holds at once, and than a warp's classes divide
+    ((1, 2000), (2, 150), 6),    # rows whose sources it does not hold at all
+    ((5, 6), (40, 50), 33),      # more output columns than a warp holds
+])
+def test_many(device, size, target, classes, monkeypatch):
+    logits, labels = case(size, target, classes, batch=1)
+    arguments = logits, labels, None, None, 255, False, True, True
+    results = [device.call('upsample_cross_entropy', *arguments) for _ in device.orders(monkeypatch, 2)]
+    assert_equal_results(results[0], upsample_cross_entropy(*arguments))
+    for other in results[1:]:
+        assert all(torch.equal(one, two) for one, two in zip(results[0], other, strict=True))
+
+
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize('label', [torch.uint8, torch.int16, torch.int32])
 def test_dtypes_and_strides(device, dtype, label):
