@@ -73,14 +73,55 @@ def read_reports(folder):
     return kernels
 
 
-def occupancy(registers, shared, threads=256, per_sm=2048):
-    """Warps that fit on a multiprocessor of 64K registers and 2048 threads, as a share of what it can hold."""
+# Of a multiprocessor: threads, bytes of shared memory, blocks. Registers are 64 K everywhere.
+LIMITS = {'sm_75': (1024, 64, 16), 'sm_80': (2048, 164, 32), 'sm_86': (1536, 100, 16), 'sm_89': (1536, 100, 24),
+          'sm_90': (2048, 228, 32), 'sm_100': (2048, 228, 32), 'sm_120': (1536, 100, 24)}
+
+
+def occupancy(arch, registers, shared, threads):
+    """Threads that a multiprocessor runs at once, as a share of what it can hold; None for an unknown ``arch``."""
+    if arch not in LIMITS:
+        return None
+    most, kib, blocks = LIMITS[arch]
     per_warp = -(-registers * 32 // 256) * 256
-    warps = threads // 32
-    blocks = min(65536 // (per_warp * warps), per_sm // threads)
+    blocks = min(blocks, 65536 // (per_warp * (threads // 32)), most // threads)
     if shared:
-        blocks = min(blocks, 100 * 1024 // (shared + 1024))
-    return blocks * threads / per_sm
+        blocks = min(blocks, kib * 1024 // (-(-shared // 128) * 128 + 1024))
+    return blocks * threads / most
+
+
+def block_sizes():
+    """Most threads of a block of each kernel, as its ``__launch_bounds__`` in the sources has it."""
+    source = '\n'.join(path.read_text() for path in sorted((ROOT / 'csrc' / 'cuda').glob('*.cu*')))
+    constants = {}
+    for statement in re.findall(r'constexpr int (k\w+ = [^;?]+);', source):
+        for part in statement.split(','):
+            name, _, value = part.partition('=')
+            constants.setdefault(name.strip(), value.strip())
+
+    def evaluate(text):
+        known = re.sub(r'k[A-Z]\w*', lambda m: f'({evaluate(constants[m[0]])})' if m[0] in constants else m[0], text)
+        return eval(known, {'__builtins__': {}}) if re.fullmatch(r'[\d\s+*/()-]+', known) else None
+
+    found = re.findall(r'__launch_bounds__\(([^,()]+)[^;{]*?\)\s+(\w+_kernel)\(', source)
+    return {name: evaluate(text) for text, name in found}
+
+
+def print_table(kernels):
+    """One line a kernel and architecture: the most of any of its instances; dynamic shared memory is not counted."""
+    sizes, groups = block_sizes(), {}
+    for k in kernels:
+        groups.setdefault((k['family'], k['name'].split('<')[0], k['arch']), []).append(k)
+    print('| kernel | architecture | instances | threads | registers | static shared, B | spills, B | occupancy |\n'
+          '|---|---|---|---|---|---|---|---|')
+    for (_, name, arch), group in sorted(groups.items()):
+        threads = sizes.get(name)
+        shares = [occupancy(arch, k['registers'], k['shared'], threads) for k in group] if threads else []
+        share = ' to '.join(sorted({f'{s:.0%}' for s in (min(shares), max(shares))}, key=lambda t: int(t[:-1]))) \
+            if shares and None not in shares else ''
+        low, high = min(k['registers'] for k in group), max(k['registers'] for k in group)
+        print(f"| {name} | {arch} | {len(group)} | {threads or ''} | {low if low == high else f'{low} to {high}'} | "
+              f"{max(k['shared'] for k in group)} | {sum(k['spills'] for k in group)} | {share} |")
 
 
 def build(archs):
@@ -151,7 +192,7 @@ def load(module):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
     parser.add_argument('--archs', help='compute capabilities, ; between them (default: all that setup.py names)')
-    parser.add_argument('--table', action='store_true', help='print every kernel')
+    parser.add_argument('--table', action='store_true', help='print registers, shared memory and occupancy of every kernel')
     args = parser.parse_args()
     if not (os.environ.get('CUDA_HOME') or shutil.which('nvcc')):
         print('CUDA build: no nvcc on this machine, nothing was checked')
@@ -159,9 +200,7 @@ def main():
     module = build(args.archs)
     kernels = read_reports(ROOT / 'build' / 'cuda')
     if args.table:
-        for k in sorted(kernels, key=lambda k: (k['family'], k['name'], k['arch'])):
-            print(f"{k['family']:22} {k['arch']:7} {k['registers']:4} registers {k['shared']:6} B shared "
-                  f"{k['stack']:4} B stack {k['spills']:4} B spills  {k['name']}")
+        print_table(kernels)
     problems = [f"{k['name']} spills {k['spills']} bytes on {k['arch']} ({k['family']}.cu)" for k in kernels if k['spills']]
     problems += [f'unknown symbol {s}' for s in sorted(unknown_symbols(module) - FROM_TORCH_CUDA)]
     count, missing = load(module)

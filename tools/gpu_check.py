@@ -63,10 +63,18 @@ def main(argv=None):
     parser.add_argument('--json', type=Path, metavar='FILE', help='also write everything measured to this file')
     parser.add_argument('--minutes', type=float, default=8.0, help='stop starting new checks in time for this')
     parser.add_argument('--only', choices=PARTS, action='append', help='a part to run (default: all)')
+    parser.add_argument('--floors', action='store_true',
+                        help='print the least that each kernel must move, and its time at stated bandwidths; needs no GPU')
     args = parser.parse_args(argv)
 
     from mesa_seg import compat
     compat.prepare()
+    if args.floors:
+        from gpu_checks.speed import floors
+
+        import mesa_seg  # noqa: F401  the operators
+        print(floors())
+        return 0
     found = describe()
     for name, value in found.items():
         print(f'{name:16} {value}')

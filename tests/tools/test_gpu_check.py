@@ -36,6 +36,18 @@ def test_says_that_there_is_no_gpu(monkeypatch, capsys):
     assert 'nothing was checked' in capsys.readouterr().out
 
 
+def test_floors_of_every_operator(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(TOOLS)
+    import gpu_check
+    assert gpu_check.main(['--floors']) == 0
+    lines = capsys.readouterr().out.splitlines()
+    known = {schema.name.removeprefix('mesa_seg::') for schema in torch._C._jit_get_all_schemas()
+             if schema.name.startswith('mesa_seg::')}
+    assert {line.split()[0] for line in lines} >= known - {'update_ranges'}, 'which moves a few bytes'
+    quantize = next(line for line in lines if line.startswith('quantize float32, 8 bits, groups')).split()
+    assert quantize[-3:] == ['160', '35', '166'], '128 MiB in, 32 out; 4.8 and 1.008 TB/s'
+
+
 @pytest.fixture(scope='module')
 def every():
     """All cases; a few seconds."""

@@ -202,11 +202,15 @@ def _loss(dtype, size, target, classes):
 
     yield Case('upsample_cross_entropy', [logits, labels, None, None, 255, False, True, True], ['close', 'close', 'sums'],
                exact, label)
+    yield Case('upsample_argmax', _argmax(logits[0], target), ['labels'], label=label)
+
+
+def _argmax(logits, target):
+    """Arguments of the operator for one map, bilinearly resized."""
     from mesa_seg.reference.upsample import bilinear_taps
-    taps = [bilinear_taps(full, low, False) for full, low in zip(target, size, strict=True)]
-    taps = [(index.int(), weight) for index, weight in taps]
-    yield Case('upsample_argmax', [[logits[0]], *[[axis[part]] for axis in taps for part in (0, 1)], False], ['labels'],
-               label=label)
+    taps = [bilinear_taps(full, low, False) for full, low in zip(target, logits.shape[1:], strict=True)]
+    lists = [part for index, weight in taps for part in (index.int(), weight)]
+    return [[logits], *[[part.to(logits.device)] for part in lists], False]
 
 
 def large_cases(device, mib=128):
@@ -219,6 +223,7 @@ def large_cases(device, mib=128):
         lo, hi = x.amin((0, 2)).float(), x.amax((0, 2)).float()
         ranges = torch.stack((lo, hi), 1)
         short = _short(dtype)
+        yield f'group_range {short}', 'group_range', [x]
         for bits, block_size in ((8, 0), (8, 256), (4, 64), (2, 64)):
             given = None if block_size else ranges
             how = f'{short}, {bits} bits, ' + (f'blocks of {block_size}' if block_size else 'groups')
@@ -231,6 +236,7 @@ def large_cases(device, mib=128):
                    [codes, used, *x.shape, bits, block_size, scale, scale, 1, False, dtype])
             yield f'gelu_quantize {how}', 'gelu_quantize', [x, given, bits, block_size, 1, True, False]
             yield f'gelu_backward {how}', 'gelu_backward', [x, codes, used, bits, block_size, False]
+            yield f'gelu_dequantize {how}', 'gelu_dequantize', [codes, used, *x.shape, bits, block_size, False, dtype]
             flat = x.view(rows, 384)
             yield (f'layer_norm_quantize {how}', 'layer_norm_quantize',
                    [flat, scale, scale, 1e-5, given, 12, bits, block_size, 1, True])
@@ -240,6 +246,9 @@ def large_cases(device, mib=128):
         yield f'relu_mask {short}', 'relu_mask', [x]
         mask = torch.ops.mesa_seg.relu_mask(x)[1]
         yield f'mask_multiply {short}', 'mask_multiply', [x, mask, 1.0]
+        if dtype == torch.float32:  # these know no dtype
+            yield 'pack_mask', 'pack_mask', [x > 0]
+            yield 'unpack_mask', 'unpack_mask', [mask, n]
         images = torch.randn(4, 512, n // 2048, device=device, dtype=dtype)
         ones = torch.ones(512, device=device)
         images_ranges = torch.tensor([[-5.0, 5.0]], device=device).repeat(16, 1)
@@ -263,3 +272,4 @@ def large_cases(device, mib=128):
         labels = torch.randint(0, 150, (4, 512, 512), device=device)
         yield (f'upsample_cross_entropy {short}', 'upsample_cross_entropy',
                [logits, labels, None, None, 255, False, False, True])
+        yield f'upsample_argmax {short}', 'upsample_argmax', _argmax(logits[0], (512, 512))

@@ -35,6 +35,16 @@ def _bytes(value):
     return sum(map(_bytes, value)) if isinstance(value, (list, tuple)) else 0
 
 
+def floors(cards=('H200', 'RTX 4090'), mib=128):
+    """Table of what each kernel must move, each byte once, and the time that takes on ``cards``. Needs no GPU."""
+    rows = []
+    for label, operator, args in large_cases('meta', mib):
+        out = getattr(torch.ops.mesa_seg, operator)(*args)
+        moved = _bytes(args) + _bytes(out)
+        rows.append([label, f'{moved / 2**20:.0f}', *(f'{moved / BANDWIDTH[card] / 1e3:.0f}' for card in cards)])
+    return text_table(['kernel', 'MiB', *(f'{card}, us' for card in cards)], rows)
+
+
 def _copy_speed(device):
     """Bytes a second, read plus written."""
     source = torch.empty(64 * 2**20, device=device)
