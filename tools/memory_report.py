@@ -1,6 +1,7 @@
 """Tell what each layer of a config's model keeps for backward, and what stock keeps there, and draw both.
 
-Nothing is run: shapes are traced, which needs neither the memory nor the time of a step (``--run`` does run one step).
+Nothing is run: shapes are traced, which needs neither the memory nor the time of a step (``--run`` does run one forward, and
+so does a model whose shapes depend on values). A config without Mesa is shown as ``MesaConversionHook`` would convert it.
 """
 import argparse
 import sys
@@ -16,10 +17,10 @@ compat.prepare()
 
 from mesa_seg.engine.config import load_config  # noqa: E402
 from mesa_seg.engine.errors import run  # noqa: E402
-from mesa_seg.engine.forecast import forecast_kept  # noqa: E402
-from mesa_seg.engine.memory import MIB, KeptForBackward  # noqa: E402
+from mesa_seg.engine.forecast import measure_kept  # noqa: E402
+from mesa_seg.engine.memory import MIB  # noqa: E402
 from mesa_seg.engine.text_table import text_table  # noqa: E402
-from mesa_seg.engine.trial import Trial, build_model, conversion_by_hook, stock_twin  # noqa: E402
+from mesa_seg.engine.trial import build_model, conversion_by_hook, stock_twin  # noqa: E402
 
 SHOWN = 0.005 * MIB  # what is less is left out
 AMP = {'bf16': torch.bfloat16, 'fp16': torch.float16}
@@ -31,21 +32,13 @@ def parse_args(argv=None):
     parser.add_argument('--crop', type=int, help="side of the images in pixels (default: the config's)")
     parser.add_argument('--batch', type=int, help="images a step (default: the config's for one device)")
     parser.add_argument('--amp', choices=tuple(AMP), help='autocast to this type')
+    parser.add_argument('--classes', type=int, default=10, metavar='N',
+                        help='classes in an image, of each of which Mask2Former makes a mask (default: %(default)s)')
     parser.add_argument('--run', action='store_true', help='run one forward pass instead of tracing shapes')
     parser.add_argument('--depth', type=int, help='sum up layers below this many names (default: every layer)')
     parser.add_argument('--picture', type=Path, metavar='FILE', default=Path('work_dirs/memory_report.png'),
                         help='where to draw, .png, .pdf or .svg (default: %(default)s)')
     return parser.parse_args(argv)
-
-
-def measure(model, crop, batch, amp, really, convert=None):
-    """KeptReport of one forward pass."""
-    if not really:
-        return forecast_kept(model, crop, batch, amp, prepare=convert)
-    trial = Trial(model, crop, batch, amp=amp, prepare=convert)
-    with KeptForBackward(trial.module) as kept:
-        outputs = trial.forward()
-    return kept.report(outputs)
 
 
 def held_as(tensors):
@@ -61,6 +54,13 @@ def held_as(tensors):
         sums[form] = sums.get(form, 0) + kept.nbytes
     return ', '.join(f'{form} {size / MIB:.2f}' for form, size in sorted(sums.items(), key=lambda item: -item[1])
                      if size >= SHOWN)
+
+
+def why_exact(tensors):
+    """str: why a layer's tensors of no small size are exact, where conversion had no part in it."""
+    exact = {kept.layer_type for kept in tensors if kept.dtype.is_floating_point and kept.nbytes >= SHOWN}
+    own = sorted(name for name in exact if not name.startswith('Mesa'))
+    return f'code of {", ".join(own)} itself, no module (leftovers=True sees it)' if own and own == sorted(exact) else ''
 
 
 def layer_table(kept, stock, reasons, depth=None):
@@ -89,7 +89,7 @@ def layer_table(kept, stock, reasons, depth=None):
     rows = []
     for layer in order:
         there, here = (sum(tensor.nbytes for tensor in side) for side in layers[layer])
-        reason = reasons.get(layer, '')
+        reason = reasons.get(layer, '') or why_exact(layers[layer][1])
         if max(here, there) < SHOWN and not reason:
             continue
         types = dict.fromkeys(tensor.layer_type.removeprefix('Mesa') for side in layers[layer] for tensor in side)
@@ -160,10 +160,13 @@ def main(argv=None):
     crop = args.crop or config.get('crop_size') or (config.model.get('data_preprocessor') or {}).get('size') or 512
     crop = crop if isinstance(crop, int) else tuple(crop)
     batch = args.batch or (config.get('train_dataloader') or {}).get('batch_size') or 2
-    amp = AMP.get(args.amp)
-    stock = measure(stock_twin(config.model), crop, batch, amp, args.run)
-    convert = conversion_by_hook(config)
-    kept = measure(config.model, crop, batch, amp, args.run, convert)
+    twin, convert = stock_twin(config.model), conversion_by_hook(config)
+    settings = dict(amp=AMP.get(args.amp), classes=args.classes, run=args.run)
+    stock = measure_kept(twin, crop, batch, **settings)
+    if convert is None and twin == config.model.to_dict():
+        from mesa_seg.models.any_model import compress as convert
+        print('This config has no Mesa: it is shown as `custom_hooks = [dict(type="MesaConversionHook")]` converts it.\n')
+    kept = measure_kept(config.model, crop, batch, prepare=convert, **settings)
     print(f'{args.config}: kept for backward, {batch} images of {crop}, {args.amp or "float32"} (each storage once, '
           'parameters and buffers left out)\n')
     print(layer_table(kept, stock, left_alone(config.model, crop, convert), args.depth))

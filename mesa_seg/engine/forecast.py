@@ -8,7 +8,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from ..saved import seed
 from .memory import KeptForBackward
-from .trial import build_model, generated_batch
+from .trial import Trial, build_model, generated_batch
 
 
 def forecast_kept(model, crop, batch, amp=None, device='cpu', prepare=None):
@@ -63,3 +63,29 @@ def forecast_kept(model, crop, batch, amp=None, device='cpu', prepare=None):
             loss = sum(term.mean() for term in terms)
         with mode:
             return kept.report(loss)
+
+
+def measure_kept(model, crop, batch, amp=None, prepare=None, classes=None, run=False):
+    """What a model keeps for backward: traced where that is possible, else found by one forward pass.
+
+    Args:
+        model (dict): ``model`` of a config.
+        crop (int | tuple[int, int]): side of the images, or height and width, in pixels.
+        batch (int): number of images.
+        amp (torch.dtype | None): of autocast around the forward pass.
+        prepare (callable | None): called with the segmentor just built, to change it in place.
+        classes (int | None): see :func:`generated_batch`; a trace sees no classes.
+        run (bool): run in any case.
+
+    Returns:
+        KeptReport
+    """
+    if not run:
+        try:
+            return forecast_kept(model, crop, batch, amp, prepare=prepare)
+        except (RuntimeError, NotImplementedError):
+            pass  # it looks at values, which a trace does not have
+    trial = Trial(model, crop, batch, amp=amp, prepare=prepare, classes=classes)
+    with KeptForBackward(trial.module) as kept:
+        outputs = trial.forward()
+    return kept.report(outputs)

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from mesa_seg.engine.forecast import measure_kept
+
 TOOLS = Path(__file__).resolve().parents[2] / 'tools'
 
 
@@ -53,6 +55,43 @@ def test_memory_report_lists_layers_and_draws(tiny_config, tmp_path, capsys):
     assert picture.read_bytes()[:4] == b'\x89PNG'
     for word in ('backbone.stages.0.blocks.0.attn.w_msa', 'decode_head.fpn_bottleneck.conv', 'sum', 'exact'):
         assert word in printed
+
+
+def test_a_config_without_mesa_is_reported_as_the_hook_converts_it(tiny_config, tmp_path, capsys):
+    tool('memory_report').main([str(tiny_config), '--crop', '64', '--depth', '2', '--picture', str(tmp_path / 'report.svg')])
+    printed = capsys.readouterr().out
+    assert 'MesaConversionHook' in printed
+    stock, kept = next(line for line in printed.splitlines() if line.startswith('sum ')).split()[1:3]
+    assert float(kept) < 0.3 * float(stock)
+
+
+def test_any_model_prints_bytes_and_times_of_every_way(tiny_config, tmp_path, capsys):
+    out = tmp_path / 'any.json'
+    arguments = ['any_model', str(tiny_config), '--crop', '64', '--steps', '1', '--left', '--by-op', '--json', str(out)]
+    tool('benchmark').main(arguments)
+    (result, ) = json.loads(out.read_text())
+    for key in ('saved_bytes', 'step_s', 'outside_loss'):
+        assert list(result[key]) == ['stock', 'converted', 'with leftovers']
+    assert result['saved_bytes']['with leftovers'] <= result['saved_bytes']['converted'] < 0.3 * result['saved_bytes']['stock']
+    printed = capsys.readouterr().out
+    assert 'and leftovers, x' in printed and 'upernet_tiny' in printed
+
+
+def test_any_model_names_what_it_leaves_out(tiny_config, tmp_path, capsys):
+    config = tmp_path / 'absent.py'
+    config.write_text(f"_base_ = '{tiny_config}'\ncustom_imports = dict(imports=['no_such_package'])\n")
+    tool('benchmark').main(['any_model', str(config)])
+    assert "absent is left out. The config's custom_imports fail: No module named 'no_such_package'." in capsys.readouterr().out
+
+
+def test_a_model_that_looks_at_values_is_run(tiny_model):
+    traced = measure_kept(tiny_model, 64, 2).total
+
+    def looks(model):
+        forward = model.backbone.forward
+        model.backbone.forward = lambda x: forward(x if x.sum().item() else x)
+
+    assert measure_kept(tiny_model, 64, 2, prepare=looks).total == traced == measure_kept(tiny_model, 64, 2, run=True).total
 
 
 def test_a_model_converted_by_a_hook_is_measured_converted(tiny_config, tmp_path, capsys):

@@ -2,12 +2,13 @@
 import pytest
 import torch
 from mmcv.cnn.bricks.transformer import MultiheadAttention
-from mmseg.models.backbones.mit import EfficientMultiheadAttention
-from mmseg.models.backbones.twins import GlobalSubsampledAttention
 from torch import nn
 
 from mesa_seg import convert
 from tests.kept import kept
+
+from mmseg.models.backbones.mit import EfficientMultiheadAttention  # isort: skip
+from mmseg.models.backbones.twins import GlobalSubsampledAttention, LocallyGroupedSelfAttention  # isort: skip
 
 B, L, S, C, HEADS = 2, 12, 9, 32, 4
 
@@ -115,6 +116,22 @@ def test_reduced_attention(cls, ratio):
     stock, twin = twins(lambda: cls(C, HEADS, qkv_bias=True, sr_ratio=ratio))
     stock_size, size = compare(stock, twin, lambda m, x: m(x, (4, 3)), [torch.randn(B, 12, C)])
     assert size <= 0.4 * stock_size
+
+
+@pytest.mark.parametrize('size', [(8, 9), (9, 6), (6, 9), (3, 12), (2, 2)])
+@pytest.mark.parametrize('bias', [True, False])
+def test_attention_inside_windows(size, bias):
+    """In windows of 3; mmseg masks what it pads where both sides need it, and only there."""
+    stock, twin = twins(lambda: LocallyGroupedSelfAttention(C, HEADS, qkv_bias=bias, window_size=3))
+    tokens = size[0] * size[1]
+    stock_size, size = compare(stock, twin, lambda m, x: m(x, size), [torch.randn(B, tokens, C)])
+    assert size <= 0.5 * stock_size
+    # The input, qkv and what the output projection reads, of real tokens alone, and a bit of masks and statistics.
+    assert size <= 5 * B * tokens * C * 1.0625 + 9 * B * 9 + 4 * HEADS * 81
+
+
+def test_dropout_inside_windows_is_left():
+    assert 'attn' in convert(nn.ModuleDict(dict(attn=LocallyGroupedSelfAttention(C, HEADS, attn_drop_rate=0.1)))).left
 
 
 def test_a_detached_key_gets_no_gradient():

@@ -12,8 +12,8 @@ import torch
 
 from mesa_seg.engine.config import load_config
 from mesa_seg.engine.errors import UserError, explained
-from mesa_seg.engine.forecast import forecast_kept
-from mesa_seg.engine.memory import MIB, KeptForBackward
+from mesa_seg.engine.forecast import measure_kept
+from mesa_seg.engine.memory import MIB
 from mesa_seg.engine.text_table import text_table
 from mesa_seg.engine.trial import Trial
 
@@ -75,18 +75,6 @@ def _prepare(way, mesa, conversions):
     return prepare
 
 
-def _kept(model, args, prepare):
-    if not args.run:
-        try:
-            return forecast_kept(model, args.crop, args.batch, prepare=prepare)
-        except (RuntimeError, NotImplementedError):
-            pass  # it looks at values, which a trace does not have: run it
-    trial = Trial(model, args.crop, args.batch, prepare=prepare, classes=args.classes)
-    with KeptForBackward(trial.module) as kept:
-        outputs = trial.forward()
-    return kept.report(outputs)
-
-
 def _times(model, args, prepares):
     """Median seconds of a step of each way, the ways interleaved."""
     trials = [Trial(model, args.crop, args.batch, prepare=prepare, classes=args.classes) for prepare in prepares]
@@ -106,7 +94,8 @@ def _measure(name, path, args):
     conversions = []
     prepares = [_prepare(way, mesa, conversions) for way in WAYS.values()]
     torch.manual_seed(0)
-    reports = [_kept(model, args, prepare) for prepare in prepares]
+    reports = [measure_kept(model, args.crop, args.batch, prepare=prepare, classes=args.classes, run=args.run)
+               for prepare in prepares]
     done = conversions[0]
     result = dict(model=name, config=str(path), saved_bytes=dict(zip(WAYS, (r.total for r in reports), strict=True)),
                   outside_loss=dict(zip(WAYS, (r.outside_loss for r in reports), strict=True)),
