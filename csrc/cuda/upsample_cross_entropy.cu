@@ -35,21 +35,20 @@ int launch_upsample_cross_entropy(const CrossEntropy& p, void* stream) {
   const int64_t blocks = cross_entropy_blocks(p);
   const PixelStage stage = stage_of(p);
   const int64_t shared = (int64_t)sizeof(float) * stage.chunk * stage.columns;
-  const int class_groups = (int)ceil_div(p.classes, kGradWarps * kGradClasses);
-  const dim3 pixel_grid((unsigned)blocks, p.batch), threads(kPixelThreads);
-  const dim3 gradient_grid((unsigned)ceil_div(p.columns.in, 32), (unsigned)ceil_div(p.rows.in, kGradRows),
-                           (unsigned)(p.batch * class_groups));
+  GradientTiles tiles{(int)ceil_div(p.classes, kGradWarps * kGradClasses), (int)ceil_div(p.columns.in, 32),
+                      (int)ceil_div(p.rows.in, kGradRows), 0};
+  tiles.count = p.batch * tiles.classes * tiles.columns * tiles.rows;
+  const int images = grid_for(p.batch, 1);
+  const dim3 pixel_grid((unsigned)blocks, images), pixel_threads(segment_of(p)), threads(kPixelThreads);
   MESA_DISPATCH(p.dtype, {
     if (stage.chunk)
-      MESA_LAUNCH((cross_entropy_pixels_kernel<scalar_t, true>), pixel_grid, dim3(segment_of(p)), shared, stream, p, stage,
-                  blocks);
+      MESA_LAUNCH((cross_entropy_pixels_kernel<scalar_t, true>), pixel_grid, pixel_threads, shared, stream, p, stage, blocks);
     else
-      MESA_LAUNCH((cross_entropy_pixels_kernel<scalar_t, false>), pixel_grid, dim3(segment_of(p)), 0, stream, p, stage,
-                  blocks);
-    MESA_LAUNCH(cross_entropy_sums_kernel, dim3(p.batch), threads, 0, stream, p, blocks);
+      MESA_LAUNCH((cross_entropy_pixels_kernel<scalar_t, false>), pixel_grid, pixel_threads, 0, stream, p, stage, blocks);
+    MESA_LAUNCH(cross_entropy_sums_kernel, dim3(images), threads, 0, stream, p, blocks);
     if (p.grad)
-      MESA_LAUNCH((cross_entropy_gradient_kernel<scalar_t>), gradient_grid, dim3(kGradWarps * 32), 0, stream, p,
-                  class_groups);
+      MESA_LAUNCH((cross_entropy_gradient_kernel<scalar_t>), dim3(grid_for(tiles.count, 1)), dim3(kGradWarps * 32), 0,
+                  stream, p, tiles);
   })
   return (int)cudaGetLastError();
 }

@@ -30,6 +30,11 @@ struct PixelStage {
   int columns, chunk;
 };
 
+// Tiles of the gradient: along the classes, columns and rows of an image; and all of them.
+struct GradientTiles {
+  int classes, columns, rows, count;
+};
+
 int64_t cross_entropy_blocks(const CrossEntropy& p);  // of one image
 int launch_upsample_cross_entropy(const CrossEntropy& p, void* stream);
 
