@@ -1,4 +1,6 @@
 """A convolution over resized and concatenated maps that builds neither the resized maps together nor the concatenation."""
+import itertools
+
 import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
@@ -33,24 +35,24 @@ class _ConcatConv(torch.autograd.Function):
         weight, *tensors = ctx.saved_tensors
         need_weight, need_bias = ctx.needs_input_grad[:2]
         grad_weight = torch.empty_like(weight) if need_weight else None
-        grads, start = [], 0
-        for i, shape in enumerate(ctx.shapes):
-            channels = slice(start, start + shape[1])
-            start += shape[1]
-            piece = weight[:, channels]
-            if need_weight:
-                rebuild, count = ctx.rebuild[i]
+        ends = list(itertools.accumulate(shape[1] for shape in ctx.shapes))
+        pieces = [slice(end - shape[1], end) for end, shape in zip(ends, ctx.shapes, strict=True)]
+        if need_weight:  # for all maps before the first gradient of a map is there to take up memory
+            for (rebuild, count), channels in zip(ctx.rebuild, pieces, strict=True):
                 x = _resized(rebuild(*tensors[:count]).to(grad.dtype), ctx.size, ctx.align_corners)
-                grad_weight[:, channels] = convolution_backward(grad, x, piece, ctx.settings, (False, True))[1]
+                grad_weight[:, channels] = convolution_backward(grad, x, weight[:, channels], ctx.settings, (False, True))[1]
                 del x, tensors[:count]
-            grads.append(None)
+        grads = [None] * len(pieces)
+        for i in sorted(range(len(pieces)), key=lambda i: ctx.shapes[i].numel()):  # the largest last: it stays
             if ctx.needs_input_grad[6 + i]:
+                shape = ctx.shapes[i]
                 shape_only = grad.new_empty(1).expand(*shape[:2], *ctx.size)
-                grad_x = convolution_backward(grad, shape_only, piece, ctx.settings, (True, False))[0]
+                grad_x = convolution_backward(grad, shape_only, weight[:, pieces[i]], ctx.settings, (True, False))[0]
                 if shape[2:] != ctx.size:
                     grad_x = torch.ops.aten.upsample_bilinear2d_backward(grad_x, list(ctx.size), list(shape),
                                                                          ctx.align_corners)
-                grads[-1] = grad_x
+                grads[i] = grad_x
+                del grad_x
         grad_bias = grad.sum((0, 2, 3)) if need_bias else None
         return (grad_weight, grad_bias, None, None, None, None, *grads)
 
