@@ -5,21 +5,21 @@
 
 #include "clones.h"
 #include "elementwise.h"
-#include "lanes.h"
+#include "row_sums.h"
 
 namespace mesa {
 namespace {
 
 // Rows of `channels` values: x̂ = (x - mean)/σ, y = x̂·weight + bias, 1/σ. The variance is summed around the mean. One step
 // for all rows after the other: a row's steps wait for each other's results, different rows do not.
-MESA_CLONES void forward_rows(const float* __restrict x, int64_t rows, int64_t channels, float eps,
-                              const float* __restrict weight, const float* __restrict bias, float* __restrict mean,
-                              float* __restrict rstd, float* __restrict normalised, float* __restrict y) {
-  for (int64_t r = 0; r < rows; ++r) mean[r] = sum(x + r * channels, channels) / (float)channels;
-  for (int64_t r = 0; r < rows; ++r) {
-    const float var = sum_squares(x + r * channels, channels, mean[r]) / (float)channels;
-    rstd[r] = 1.0f / sqrtf(var + eps);
-  }
+MESA_CLONES void forward_rows(const float* __restrict x, int64_t rows, int64_t channels, const RowOrder& order,
+                              float eps, const float* __restrict weight, const float* __restrict bias,
+                              float* __restrict mean, float* __restrict rstd, float* __restrict normalised,
+                              float* __restrict y) {
+  sum_rows<false>(x, rows, channels, order, nullptr, mean);
+  for (int64_t r = 0; r < rows; ++r) mean[r] /= (float)channels;
+  sum_rows<true>(x, rows, channels, order, mean, rstd);
+  for (int64_t r = 0; r < rows; ++r) rstd[r] = 1.0f / sqrtf(rstd[r] / (float)channels + eps);
   for (int64_t r = 0; r < rows; ++r, x += channels, normalised += channels, y += channels) {
     const float middle = mean[r], scale = rstd[r];
     for (int64_t i = 0; i < channels; ++i) {
@@ -81,8 +81,8 @@ MESA_CLONES void backward_rows(const float* __restrict grad, const float* __rest
   }
 }
 
-// Rows that are worked on at once: about a chunk of values.
-int64_t rows_at_once(int64_t channels) { return std::max<int64_t>(1, kPiece / std::max<int64_t>(1, channels)); }
+// Rows that are worked on at once: several where they are short enough, so that one's sums overlap with the next one's.
+int64_t rows_at_once(int64_t channels) { return std::max<int64_t>(1, 2 * kPiece / std::max<int64_t>(1, channels)); }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> layer_norm_quantize(const Tensor& x_, const std::optional<Tensor>& weight,
                                                                const std::optional<Tensor>& bias, double eps,
@@ -109,6 +109,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> layer_norm_quantize(const Tensor& x_,
   const Input in(x, "x");
   const Output out(y);
   float* scales = (float*)rstd.mutable_data_ptr();
+  const RowOrder order = row_order(channels);
   // A share begins at a whole row that begins a unit of the codes.
   const int64_t unit = encoder.unit() / std::gcd(encoder.unit(), channels);
   parallel_values(layout.numel(), unit * channels, [&](int64_t begin, int64_t end) {
@@ -122,7 +123,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> layer_norm_quantize(const Tensor& x_,
     for (int64_t row = begin / channels; row < end / channels; row += at_once) {
       const int64_t n = std::min(at_once, end / channels - row), index = row * channels;
       float* to = out.at(index, result);
-      forward_rows(in.at(index, n * channels, wide), n, channels, (float)eps, w.data(), b.data(), means,
+      forward_rows(in.at(index, n * channels, wide), n, channels, order, (float)eps, w.data(), b.data(), means,
                    scales + row, normalised, to);
       stream.push(normalised, n * channels);
       out.done(index, to, n * channels);

@@ -64,7 +64,7 @@ std::tuple<Tensor, Tensor, Tensor> layer_norm_backward(const Tensor& grad, const
   // gw and gb are halves of one tensor where a kernel adds into them: two tensors are what comes out.
   Tensor sums = torch::stable::new_zeros(g, std::initializer_list<int64_t>{2, channels}, ScalarType::Float);
   if (rows && channels) {
-    Tensor partial = new_tensor(g, {layer_norm_partial_rows(rows), 2, channels}, ScalarType::Float);
+    Tensor partial = new_tensor(g, {layer_norm_partial_rows(rows, channels), 2, channels}, ScalarType::Float);
     check_launch(launch_layer_norm_backward(g.const_data_ptr(), rows, channels, dtype, coded.codes(), coded.coding(),
                                             groups, data<float>(r), w ? data<float>(*w) : nullptr,
                                             gx.mutable_data_ptr(), mutable_data<float>(partial),

@@ -1,120 +1,233 @@
 #pragma once
 // LayerNorm that encodes x^ = (x - mean) / sigma, and its backward from the codes. A row belongs to a team of
-// neighbouring lanes, which keep it in registers: x is read once.
+// neighbouring lanes, or several, which keep it in registers: x is read once.
+#include "../common/row_order.h"
 #include "quantize.cuh"
 
 namespace mesa {
 
-constexpr int kRowThreads = 128;
+constexpr int kRowThreads = 128, kLongestRow = 4096;
 
+// ---- forward -------------------------------------------------------------------------------------------------------
+// Pieces as row_order.h has them, each of a team of lanes that hold `runs` runs of V channels.
 struct Rows {
   int64_t rows;
-  int channels, team, runs;  // a lane holds `runs` runs of a row
+  int channels, pieces, length, team, runs;
+  int at_once;  // rows of a thread block
+  bool in_a_warp() const { return pieces <= 2; }
 };
-// The team (a power of two) that leaves fewest lanes idle with at most `most` runs each; 0 where none is wide enough.
-inline Rows plan_rows(int64_t rows, int64_t channels, int V, int most) {
-  Rows best{rows, (int)channels, 0, 0};
-  const int64_t runs = channels / V;
-  double least = 1e30;
-  for (int team = 32; team >= 1; team /= 2) {
-    const int64_t each = ceil_div(runs, team);
-    if (each > most) continue;
-    const double slots = (double)each * team;
-    if (slots < least) {
-      least = slots;
-      best.team = team;
-      best.runs = (int)each;
-    }
-  }
-  return best;
+inline Rows plan_rows(int64_t rows, int64_t channels, int V) {
+  const RowOrder order = row_order(channels);
+  const int team = order.width / V;
+  return {rows, (int)channels, (int)order.pieces, (int)order.length, team, (int)ceil_div(order.length, order.width),
+          (int)(kRowThreads / (order.pieces * team))};
 }
 
-// Statistics of a row of any length and stride, a warp a row.
+// Sum of a team's accumulators; every lane gets it.
+template <int V>
+__device__ __forceinline__ float team_sum(const float (&a)[V], int team) {
+  float s = (a[0] + a[2]) + (a[1] + a[3]);
+  if (V == 8) s += (a[V - 4] + a[V - 2]) + (a[V - 3] + a[V - 1]);
+  if (V == 4) s += __shfl_xor_sync(kFullWarp, s, 1);
+  for (int o = team >> 1; o > (V == 4); o >>= 1) s += __shfl_xor_sync(kFullWarp, s, o);
+  return s;
+}
+
+constexpr int kStatsRun = 4;
+// Statistics of a row of any length and stride, a team a row.
 template <class T>
 __global__ void __launch_bounds__(kCodeThreads)
-    layer_norm_stats_kernel(const T* __restrict__ x, int64_t rows, int64_t channels, int64_t row_stride,
+    layer_norm_stats_kernel(const T* __restrict__ x, int64_t rows, int64_t channels, RowOrder order, int64_t row_stride,
                             int64_t channel_stride, float eps, float* __restrict__ mean, float* __restrict__ rstd) {
-  const int lane = lane_id();
-  for (int64_t row = thread_index() / 32; row < rows; row += thread_count() / 32) {
+  constexpr int V = kStatsRun;
+  const int team = order.width / V, lane = lane_id(), member = lane & (team - 1), teams = 32 / team;
+  // Whole warps stay in the loop together.
+  for (int64_t first = thread_index() / 32 * teams; first < rows; first += thread_count() / 32 * teams) {
+    const int64_t row = first + lane / team;
+    const bool valid = row < rows;
     const T* p = x + row * row_stride;
-    float sum = 0.0f;
-    for (int64_t c = lane; c < channels; c += 32) sum += to_float(p[c * channel_stride]);
-    const float m = lanes_sum(sum) / (float)channels;
-    float square = 0.0f;
-    for (int64_t c = lane; c < channels; c += 32) {
-      const float d = to_float(p[c * channel_stride]) - m;
-      square += d * d;
+    float m = 0.0f, r = 0.0f;
+    for (int squares = 0; squares < 2; ++squares) {
+      float sum = 0.0f;
+      for (int64_t begin = 0; begin < channels; begin += order.length) {
+        const int64_t end = begin + order.length < channels ? begin + order.length : channels;
+        float a[V] = {};
+        for (int64_t c = begin + member * V; valid && c < end; c += order.width) {
+          MESA_UNROLL
+          for (int k = 0; k < V; ++k) {
+            if (c + k >= end) break;
+            const float v = to_float(p[(c + k) * channel_stride]) - m;
+            a[k] += squares ? v * v : v;
+          }
+        }
+        sum += team_sum(a, team);
+      }
+      if (squares) {
+        r = 1.0f / sqrtf(sum / (float)channels + eps);
+      } else {
+        m = sum / (float)channels;
+      }
     }
-    const float r = 1.0f / sqrtf(lanes_sum(square) / (float)channels + eps);
-    if (lane == 0) {
+    if (valid && member == 0) {
       mean[row] = m;
       rstd[row] = r;
     }
   }
 }
 
-// The same, and with ENCODE normalising and encoding too, with one range a group.
-template <class T, bool ENCODE, int RUNS>
-__global__ void __launch_bounds__(kRowThreads, RUNS * kVector<T> > 16 ? 3 : 5)
-    layer_norm_rows_kernel(const T* __restrict__ x, int64_t row_stride, Rows plan, int64_t groups,
+// V values of shared memory at a multiple of V. Where they are two vectors, half of the lanes take the second one
+// first: eight lanes then use all banks.
+template <int V, class S>
+__device__ __forceinline__ void put(const S& shared, int at, const float (&v)[V]) {
+  const float4 a = make_float4(v[0], v[1], v[2], v[3]), b = make_float4(v[V - 4], v[V - 3], v[V - 2], v[V - 1]);
+  const int second = V == 8 ? lane_id() >> 2 & 1 : 0;
+  store4(shared, at + 4 * second, second ? b : a);
+  if (V == 8) store4(shared, at + 4 - 4 * second, second ? a : b);
+}
+template <class S>
+__device__ __forceinline__ void get(const S& shared, int at, float (&v)[8]) {
+  const int second = lane_id() >> 2 & 1;
+  const float4 p = load4(shared, at + 4 * second), q = load4(shared, at + 4 - 4 * second);
+  const float4 a = second ? q : p, b = second ? p : q;
+  v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+}
+
+// Encodes `count` values of shared memory, those from linear index `start` (the beginning of a block) on, a block to a
+// team of neighbouring lanes.
+template <class S>
+__device__ __forceinline__ void encode_blocks(const S& values, int64_t start, int count, int block_size, int bits,
+                                              Offsets& offsets, uint8_t* codes, uint32_t* ranges) {
+  constexpr int V = 8;
+  int team = 1;
+  while (team < 32 && team * kRunElements < block_size) team *= 2;
+  const int member = threadIdx.x & (team - 1), step = kRowThreads / team * block_size;
+  const int64_t first_block = divide(start, block_size).quotient;
+  const auto value = [&](int at, int end, float (&v)[V]) {  // beyond the end: NaN, which no range counts
+    if (at + V <= end) {
+      get(values, at, v);
+    } else {
+      MESA_UNROLL
+      for (int k = 0; k < V; ++k) v[k] = at + k < end ? (float)values[at + k] : NAN;
+    }
+  };
+  int block = threadIdx.x / team;
+  for (int all = 0; all < count; all += step, block += kRowThreads / team) {  // whole warps together
+    const int begin = block * block_size, end = begin + block_size < count ? begin + block_size : count;
+    Range range;
+    float v[V];
+    for (int at = begin + member * V; at < end; at += team * V) {
+      value(at, end, v);
+      range.add(v);
+    }
+    const uint32_t found = block_range_bits(lanes_min(range.lo, team), lanes_max(range.hi, team));
+    const Step s = block_step(found, top_code(bits));
+    if (member == 0 && begin < end) ranges[first_block + block] = found;
+    for (int at = begin + member * V; at < end; at += team * V) {
+      const int64_t index = start + at;
+      float u[V];
+      uint32_t c[V];
+      value(at, end, v);
+      offsets.get(index, u);
+      MESA_UNROLL
+      for (int k = 0; k < V; ++k) c[k] = encode_device(v[k], s, u[k], top_code(bits));
+      if (at + V <= end) {
+        CodeRun<V> code;
+        MESA_UNROLL
+        for (int k = 0; k < V; ++k) code.set(k, c[k], bits);
+        code.store(codes + index * bits / 8, bits);
+      } else {
+        store_codes_until(codes + index * bits / 8, c, end - at, bits);
+      }
+    }
+  }
+}
+
+enum class Keep { statistics, groups, blocks };  // mean and 1/sigma, or codes with a range for each group or block
+
+// WIDE: a row's pieces lie in several warps.
+template <class T, Keep KEEP, int RUNS, bool WIDE>
+__global__ void __launch_bounds__(kRowThreads, RUNS == kMostEach && sizeof(T) == 2 ? 3 : 4)
+    layer_norm_rows_kernel(const T* __restrict__ x, int64_t row_stride, Rows plan, int64_t groups, int block_size,
                            const float* __restrict__ weight, const float* __restrict__ bias, float eps,
                            const float* __restrict__ ranges, int bits, Rounding rounding, T* __restrict__ y,
                            float* __restrict__ mean, float* __restrict__ rstd, uint8_t* __restrict__ codes,
-                           float* observed) {
-  constexpr int V = kVector<T>;
-  MESA_SHARED(int, table, 2 * kTableGroups);
-  table_clear(table, ENCODE ? groups : 0);
-  const int lane = lane_id(), member = lane & (plan.team - 1), teams = 32 / plan.team;
-  const float inverse = 1.0f / (float)plan.channels;
+                           void* observed) {
+  constexpr int V = kVector<T>, kTeams = kRowThreads / (kWidest / V);
+  MESA_SHARED(int, table, KEEP == Keep::groups ? 2 * kTableGroups : 1);
+  MESA_SHARED(float, steps, KEEP == Keep::groups ? 2 * kTableGroups : 1);  // lo and inv of each group
+  MESA_SHARED(float, sums, WIDE ? 2 * kTeams : 1);
+  MESA_DYNAMIC_SHARED(float, normalised);  // with blocks: the rows at hand
+  if (KEEP == Keep::groups) {
+    for (int g = threadIdx.x; g < (int)groups; g += kRowThreads) {
+      const Step step = make_step(ranges[2 * g], ranges[2 * g + 1], top_code(bits));
+      steps[2 * g] = step.lo;
+      steps[2 * g + 1] = step.inv;
+    }
+    table_clear(table, groups);
+  }
+  const int team = threadIdx.x / plan.team, member = threadIdx.x & (plan.team - 1), slot = team / plan.pieces;
+  const int begin = (team - slot * plan.pieces) * plan.length;
+  const int end = begin + plan.length < plan.channels ? begin + plan.length : plan.channels;
+  const auto column = [&](int j) { return begin + (j * plan.team + member) * V; };
+  // Of the row, from its accumulators. Sums alternate between two places: one barrier each.
+  const auto row_sum = [&](const float (&a)[V], int place) {
+    float s = team_sum(a, plan.team);
+    if (WIDE) {
+      if (member == 0) sums[place * kTeams + team] = s;
+      __syncthreads();
+      if (slot < plan.at_once) {
+        s = sums[place * kTeams + slot * plan.pieces];
+        for (int p = 1; p < plan.pieces; ++p) s += sums[place * kTeams + slot * plan.pieces + p];
+      }
+    } else if (plan.pieces == 2) {
+      s += __shfl_xor_sync(kFullWarp, s, plan.team);
+    }
+    return s;
+  };
   Offsets offsets(rounding);
-  Range range[ENCODE ? RUNS : 1];
-  // Whole warps stay in the loop together.
-  for (int64_t first = thread_index() / 32 * teams; first < plan.rows; first += thread_count() / 32 * teams) {
-    const int64_t row = first + lane / plan.team;
-    const bool valid = row < plan.rows;
+  Range range[KEEP == Keep::groups ? RUNS : 1];
+  int group[KEEP == Keep::groups ? RUNS : 1];
+  if constexpr (KEEP == Keep::groups) {
+    MESA_UNROLL
+    for (int j = 0; j < RUNS; ++j) group[j] = column(j) < end ? column(j) / (plan.channels / (int)groups) : -1;
+  }
+  for (int64_t first = (int64_t)blockIdx.x * plan.at_once; first < plan.rows;
+       first += (int64_t)gridDim.x * plan.at_once) {
+    const int64_t row = first + slot;
+    const bool valid = slot < plan.at_once && row < plan.rows;
+    // The row stays as it was loaded: converting it again costs less than the registers.
     Run<T, V> in[RUNS];
     MESA_UNROLL
-    for (int j = 0; j < RUNS; ++j) {
-      const int c = (j * plan.team + member) * V;
-      if (valid && c < plan.channels) in[j].load(x + row * row_stride + c);
-    }
-    float v[RUNS][V], sum = 0.0f;
+    for (int j = 0; j < RUNS; ++j)
+      if (valid && column(j) < end) in[j].load(x + row * row_stride + column(j));
+    float a[V] = {}, squares[V] = {};
     MESA_UNROLL
     for (int j = 0; j < RUNS; ++j) {
-      const bool here = valid && (j * plan.team + member) * V < plan.channels;
+      if (!valid || column(j) >= end) continue;
       MESA_UNROLL
-      for (int k = 0; k < V; ++k) {
-        v[j][k] = here ? in[j].at(k) : 0.0f;
-        sum += v[j][k];
-      }
+      for (int k = 0; k < V; ++k) a[k] += in[j].at(k);
     }
-    const float m = lanes_sum(sum, plan.team) * inverse;
-    float square = 0.0f;
+    const float m = row_sum(a, 0) / (float)plan.channels;
     MESA_UNROLL
     for (int j = 0; j < RUNS; ++j) {
-      const bool here = (j * plan.team + member) * V < plan.channels;
+      if (!valid || column(j) >= end) continue;
       MESA_UNROLL
-      for (int k = 0; k < V; ++k) {
-        v[j][k] = here ? v[j][k] - m : 0.0f;
-        square += v[j][k] * v[j][k];
-      }
+      for (int k = 0; k < V; ++k) squares[k] += (in[j].at(k) - m) * (in[j].at(k) - m);
     }
-    const float r = 1.0f / sqrtf(lanes_sum(square, plan.team) * inverse + eps);
-    if (!valid) continue;
-    if (member == 0) {
+    const float r = 1.0f / sqrtf(row_sum(squares, 1) / (float)plan.channels + eps);
+    if (valid && member == 0 && begin == 0) {
       rstd[row] = r;
-      if (!ENCODE) mean[row] = m;
+      if (KEEP == Keep::statistics) mean[row] = m;
     }
-    if constexpr (ENCODE) {
+    if constexpr (KEEP != Keep::statistics) {
       MESA_UNROLL
       for (int j = 0; j < RUNS; ++j) {
-        const int c = (j * plan.team + member) * V;
-        if (c >= plan.channels) break;
+        const int c = column(j);
+        if (!valid || c >= end) break;
         const int64_t index = row * plan.channels + c;
-        float out[V], u[V];
-        CodeRun<V> code;
+        float v[V], out[V];
         MESA_UNROLL
-        for (int k = 0; k < V; ++k) out[k] = v[j][k] = v[j][k] * r;
+        for (int k = 0; k < V; ++k) out[k] = v[k] = (in[j].at(k) - m) * r;
         if (weight) {
           Run<float, V> w;
           w.load(weight + c);
@@ -128,23 +241,33 @@ __global__ void __launch_bounds__(kRowThreads, RUNS * kVector<T> > 16 ? 3 : 5)
           for (int k = 0; k < V; ++k) out[k] = out[k] + b.at(k);
         }
         store_run(y + index, out);
-        range[j].add(v[j]);
-        const int64_t group = c / (plan.channels / (int)groups);
-        const Step step = make_step(ranges[2 * group], ranges[2 * group + 1], top_code(bits));
-        offsets.get(index, u);
-        MESA_UNROLL
-        for (int k = 0; k < V; ++k) code.set(k, encode_device(v[j][k], step, u[k], top_code(bits)), bits);
-        code.store(codes + index * bits / 8, bits);
+        if constexpr (KEEP == Keep::groups) {
+          float u[V];
+          CodeRun<V> code;
+          range[j].add(v);
+          const Step step{steps[2 * group[j]], 0.0f, steps[2 * group[j] + 1]};
+          offsets.get(index, u);
+          MESA_UNROLL
+          for (int k = 0; k < V; ++k) code.set(k, encode_device(v[k], step, u[k], top_code(bits)), bits);
+          code.store(codes + index * bits / 8, bits);
+        } else {
+          put(normalised, slot * plan.channels + c, v);
+        }
       }
     }
-  }
-  if constexpr (ENCODE) {
-    MESA_UNROLL
-    for (int j = 0; j < RUNS; ++j) {
-      const int c = (j * plan.team + member) * V;
-      table_add_warp(table, observed, groups, c < plan.channels ? c / (plan.channels / (int)groups) : -1, range[j]);
+    if constexpr (KEEP == Keep::blocks) {
+      const int64_t left = plan.rows - first;
+      __syncthreads();
+      encode_blocks(normalised, first * plan.channels, (int)(left < plan.at_once ? left : plan.at_once) * plan.channels,
+                    block_size, bits, offsets, codes, static_cast<uint32_t*>(observed));
+      __syncthreads();
     }
-    table_flush(table, observed, groups);
+  }
+  if constexpr (KEEP == Keep::groups) {
+    float* found = static_cast<float*>(observed);
+    MESA_UNROLL
+    for (int j = 0; j < RUNS; ++j) table_add_warp(table, found, groups, group[j], range[j]);
+    table_flush(table, found, groups);
   }
 }
 
@@ -202,19 +325,58 @@ struct NormalisedRows {
 };
 
 // ---- backward ------------------------------------------------------------------------------------------------------
-constexpr int kBackwardRun = 4;
+constexpr int kBackwardRun = 4, kBackwardRuns = 8;  // a lane holds at most that many runs
+constexpr int kLongestInWarp = 32 * kBackwardRun * kBackwardRuns;
+
+// A row to a team of lanes; longer ones than kLongestInWarp to lanes of several warps.
+struct Lanes {
+  int64_t rows;
+  int channels, team, runs;  // a lane holds `runs` runs of a row
+};
+// The team (a power of two) that leaves fewest lanes idle; 0 where none is wide enough.
+inline Lanes plan_lanes(int64_t rows, int64_t channels) {
+  Lanes best{rows, (int)channels, 0, 0};
+  const int64_t runs = ceil_div(channels, kBackwardRun), widest = channels > kLongestInWarp ? kRowThreads : 32;
+  int64_t least = INT64_MAX;
+  for (int64_t team = widest; team >= 1; team /= 2) {
+    const int64_t each = ceil_div(runs, team);
+    if (each > kBackwardRuns || each * team >= least) continue;
+    least = each * team;
+    best.team = (int)team;
+    best.runs = (int)each;
+  }
+  return best;
+}
 
 // Gradient of x, and each block's sums of grad * x^ and grad over its rows: partial[block][2][C].
-template <class T, bool BLOCKS, int RUNS>
-__global__ void __launch_bounds__(kRowThreads, RUNS <= 4 ? 4 : sizeof(T) == 2 && !BLOCKS ? 2 : 3)
-    layer_norm_backward_kernel(const T* __restrict__ grad, Rows plan, const uint8_t* __restrict__ codes,
+template <class T, bool BLOCKS, int RUNS, bool WIDE>
+__global__ void __launch_bounds__(kRowThreads, RUNS <= 4 ? 4 : (sizeof(T) == 2 || WIDE) && !BLOCKS ? 2 : 3)
+    layer_norm_backward_kernel(const T* __restrict__ grad, Lanes plan, const uint8_t* __restrict__ codes,
                                const void* __restrict__ ranges, BlockIndex blocks, int bits, int64_t groups,
                                const float* __restrict__ rstd, const float* __restrict__ weight, T* __restrict__ gx,
                                float* __restrict__ partial) {
   constexpr int V = kBackwardRun, kWarps = kRowThreads / 32;
-  MESA_DYNAMIC_SHARED(float, shared);  // [warps][2][C]
-  const int lane = lane_id(), warp = (int)(threadIdx.x / 32), member = lane & (plan.team - 1), teams = 32 / plan.team;
+  MESA_SHARED(float, row_sums, WIDE ? 4 * kWarps : 1);
+  MESA_DYNAMIC_SHARED(float, shared);  // [slices][2][C], a slice a warp or, if wider, a team
+  const int warp = (int)(threadIdx.x / 32), member = threadIdx.x & (plan.team - 1), slot = threadIdx.x / plan.team;
+  const int at_once = kRowThreads / plan.team, row_warps = plan.team / 32;
   const float inverse = 1.0f / (float)plan.channels;
+  // Over a row, in place. Rows take turns between two places: one barrier each.
+  const auto sum_row = [&](float& a, float& b, int turn) {
+    a = lanes_sum(a, WIDE ? 32 : plan.team);
+    b = lanes_sum(b, WIDE ? 32 : plan.team);
+    if (!WIDE) return;
+    if (lane_id() == 0) {
+      row_sums[2 * (turn * kWarps + warp)] = a;
+      row_sums[2 * (turn * kWarps + warp) + 1] = b;
+    }
+    __syncthreads();
+    a = b = 0.0f;
+    for (int w = slot * row_warps; w < (slot + 1) * row_warps; ++w) {
+      a += row_sums[2 * (turn * kWarps + w)];
+      b += row_sums[2 * (turn * kWarps + w) + 1];
+    }
+  };
   float sum_gx[RUNS][V] = {}, sum_g[RUNS][V] = {}, lo[RUNS], step[RUNS];
   if (!BLOCKS) {  // a lane's columns are the same in every row
     MESA_UNROLL
@@ -227,8 +389,10 @@ __global__ void __launch_bounds__(kRowThreads, RUNS <= 4 ? 4 : sizeof(T) == 2 &&
       step[j] = s.step;
     }
   }
-  for (int64_t first = thread_index() / 32 * teams; first < plan.rows; first += thread_count() / 32 * teams) {
-    const int64_t row = first + lane / plan.team;
+  int turn = 0;
+  for (int64_t first = (int64_t)blockIdx.x * at_once; first < plan.rows;
+       first += (int64_t)gridDim.x * at_once, turn ^= 1) {
+    const int64_t row = first + slot;
     const bool valid = row < plan.rows;
     // Gradients and codes stay packed between the two uses: converting twice is cheaper than the registers.
     Pack<T, V> in[RUNS];
@@ -241,7 +405,7 @@ __global__ void __launch_bounds__(kRowThreads, RUNS <= 4 ? 4 : sizeof(T) == 2 &&
       in[j] = load_pack<V>(grad + index);
       code[j].load(codes + index * bits / 8, bits);
     }
-    float first_sum = 0.0f, second_sum = 0.0f;
+    float a = 0.0f, b = 0.0f;
     MESA_UNROLL
     for (int j = 0; j < RUNS; ++j) {
       const int c = (j * plan.team + member) * V;
@@ -260,11 +424,13 @@ __global__ void __launch_bounds__(kRowThreads, RUNS <= 4 ? 4 : sizeof(T) == 2 &&
         sum_gx[j][k] += gy * n;
         sum_g[j][k] += gy;
         const float g = weight ? gy * w.at(k) : gy;
-        first_sum += g;
-        second_sum += g * n;
+        a += g;
+        b += g * n;
       }
     }
-    const float a = lanes_sum(first_sum, plan.team) * inverse, b = lanes_sum(second_sum, plan.team) * inverse;
+    sum_row(a, b, turn);
+    a *= inverse;
+    b *= inverse;
     if (!valid) continue;
     const float r = rstd[row];
     MESA_UNROLL
@@ -282,7 +448,7 @@ __global__ void __launch_bounds__(kRowThreads, RUNS <= 4 ? 4 : sizeof(T) == 2 &&
       store_pack<V>(gx + row * plan.channels + c, out);
     }
   }
-  // Teams of a warp, then warps, always in the same order.
+  // Teams of a warp, then slices, always in the same order.
   MESA_UNROLL
   for (int j = 0; j < RUNS; ++j) {
     const int c = (j * plan.team + member) * V;
@@ -293,16 +459,18 @@ __global__ void __launch_bounds__(kRowThreads, RUNS <= 4 ? 4 : sizeof(T) == 2 &&
         x += __shfl_xor_sync(kFullWarp, x, o);
         s += __shfl_xor_sync(kFullWarp, s, o);
       }
-      if (lane < plan.team && c < plan.channels) {
-        shared[(warp * 2) * plan.channels + c + k] = x;
-        shared[(warp * 2 + 1) * plan.channels + c + k] = s;
+      if ((WIDE || lane_id() < plan.team) && c < plan.channels) {
+        const int slice = WIDE ? slot : warp;
+        shared[(slice * 2) * plan.channels + c + k] = x;
+        shared[(slice * 2 + 1) * plan.channels + c + k] = s;
       }
     }
   }
   __syncthreads();
+  const int slices = WIDE ? at_once : kWarps;
   for (int i = threadIdx.x; i < 2 * plan.channels; i += kRowThreads) {
     float s = 0.0f;
-    for (int w = 0; w < kWarps; ++w) s += shared[w * 2 * plan.channels + i];
+    for (int w = 0; w < slices; ++w) s += shared[w * 2 * plan.channels + i];
     partial[(int64_t)blockIdx.x * 2 * plan.channels + i] = s;
   }
 }

@@ -9,7 +9,7 @@ int launch_layer_norm_quantize(const void* x, int64_t rows, int64_t channels, in
                                bool stochastic, void* y, float* mean, float* rstd, uint8_t* codes, void* observed,
                                void* stream);
 // Rows of the scratch `partial`, float32 [rows of it, 2, C].
-int64_t layer_norm_partial_rows(int64_t rows);
+int64_t layer_norm_partial_rows(int64_t rows, int64_t channels);
 // grad contiguous; sums float32 [2, C]: gw then gb.
 int launch_layer_norm_backward(const void* grad, int64_t rows, int64_t channels, DType dtype, const uint8_t* codes,
                                Coding coding, int64_t groups, const float* rstd, const float* weight, void* gx,

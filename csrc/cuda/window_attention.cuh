@@ -30,23 +30,6 @@ struct AttentionTiles {
   }
 };
 
-// Four neighbouring floats of shared memory, at a multiple of four.
-#if defined(MESA_EMU)
-template <class S>
-float4 load4(const S& s, int i) {
-  emu::check_aligned(s.values + i, 16);
-  return make_float4(s[i], s[i + 1], s[i + 2], s[i + 3]);
-}
-template <class S>
-void store4(const S& s, int i, float4 v) {
-  emu::check_aligned(s.values + i, 16);
-  s[i] = v.x, s[i + 1] = v.y, s[i + 2] = v.z, s[i + 3] = v.w;
-}
-#else
-__device__ __forceinline__ float4 load4(const float* s, int i) { return *reinterpret_cast<const float4*>(s + i); }
-__device__ __forceinline__ void store4(float* s, int i, float4 v) { *reinterpret_cast<float4*>(s + i) = v; }
-#endif
-
 __device__ __forceinline__ float dot4(float4 a, float4 b, float sum) {
   return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
 }

@@ -1,4 +1,4 @@
-"""The BatchNorm kernels against the CPU operators and float64."""
+"""The BatchNorm kernels against the CPU operators (bit for bit, but for sums) and float64."""
 import pytest
 import torch
 

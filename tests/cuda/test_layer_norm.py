@@ -1,15 +1,14 @@
-"""The LayerNorm kernels against the CPU operators and float64."""
+"""The LayerNorm kernels against the CPU operators, forward bit for bit, and float64."""
 import pytest
 import torch
 
-from tests.cuda.normalised import assert_same_codes, close, close_ranges, given_ranges
+from tests.cuda.normalised import close, given_ranges
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 
 def check(device, monkeypatch, x, groups, bits, block_size, affine=True, orders=2):
     rows, channels = x.shape
-    n = x.numel()
     weight, bias = (torch.randn(channels) + 1, torch.randn(channels)) if affine else (None, None)
     ranges = None if block_size else given_ranges(groups)
     args = (x, weight, bias, 1e-5, ranges, groups, bits, block_size, 5, True)
@@ -21,10 +20,8 @@ def check(device, monkeypatch, x, groups, bits, block_size, affine=True, orders=
     first = None
     for _ in device.orders(monkeypatch, orders):
         got = device.call('layer_norm_quantize', *args)
-        close(got[0], y)
-        close(got[1], rstd)
-        assert_same_codes(got[2], codes, n, bits)
-        close_ranges(got[3], found)
+        for g, w in zip(got, (y, rstd, codes, found), strict=True):
+            assert torch.equal(g, w)
         got = device.call('layer_norm_backward', *backward)
         close(got[0], want[0], 2)
         for g, w in zip(got[1:], want[1:], strict=True):
@@ -37,7 +34,7 @@ def check(device, monkeypatch, x, groups, bits, block_size, affine=True, orders=
 @pytest.mark.parametrize('bits,block_size', [(8, 0), (4, 0), (2, 0), (8, 64), (4, 128), (2, 24)])
 @pytest.mark.parametrize('dtype', DTYPES)
 def test_rows_in_registers(device, dtype, bits, block_size, monkeypatch):
-    for rows, channels, groups in ((19, 96, 3), (5, 384, 12), (70, 32, 1)):
+    for rows, channels, groups in ((19, 96, 3), (5, 384, 12), (70, 32, 1), (7, 12, 3)):
         check(device, monkeypatch, torch.randn(rows, channels).mul(3).add(1).to(dtype), groups, bits, block_size,
               affine=channels != 32, orders=2 if channels == 96 else 1)
 
@@ -46,9 +43,30 @@ def test_rows_in_registers(device, dtype, bits, block_size, monkeypatch):
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float16])
 def test_other_rows(device, dtype, block_size, monkeypatch):
     """Longer than registers hold, odd, one value, strided, none."""
-    for x, groups in ((torch.randn(3, 1536), 48), (torch.randn(9, 21), 3), (torch.randn(1, 1), 1),
-                      (torch.randn(64, 12).t(), 2), (torch.randn(20, 40)[:, 4:36], 1), (torch.randn(0, 32), 1)):
+    for x, groups in ((torch.randn(2, 4104), 1), (torch.randn(1, 1027), 1), (torch.randn(9, 21), 3),
+                      (torch.randn(1, 1), 1), (torch.randn(64, 12).t(), 2), (torch.randn(20, 40)[:, 4:36], 1),
+                      (torch.randn(0, 32), 1)):
         check(device, monkeypatch, x.to(dtype), groups, 4, block_size, orders=1)
+
+
+@pytest.mark.parametrize('block_size', [0, 64, 1024])
+@pytest.mark.parametrize('dtype', DTYPES)
+def test_long_rows(device, dtype, block_size, monkeypatch):
+    """Several teams a row: of one warp, of several; some of them idle."""
+    for rows, channels, groups in ((5, 768, 24), (11, 1536, 48), (1, 1544, 1), (2, 4096, 1)):
+        check(device, monkeypatch, torch.randn(rows, channels).to(dtype), groups, 4, block_size,
+              orders=2 if channels == 1536 and block_size else 1)
+
+
+@pytest.mark.parametrize('block_size', [0, 64])
+def test_not_finite(device, block_size, monkeypatch):
+    x = torch.randn(12, 96)
+    x[2, 5], x[4, 7], x[9] = torch.inf, torch.nan, 3.0
+    args = (x, None, None, 1e-5, None if block_size else given_ranges(3), 3, 8, block_size, 5, True)
+    want = torch.ops.mesa_seg.layer_norm_quantize(*args)
+    for g, w in zip(device.call('layer_norm_quantize', *args), want, strict=True):
+        assert torch.equal(g.nan_to_num(7.0), w.nan_to_num(7.0))
+    assert (want[0][9] == 0).all()  # a row of one value: exactly its mean
 
 
 def test_few_blocks(device, monkeypatch):
