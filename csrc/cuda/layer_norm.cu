@@ -65,17 +65,25 @@ void forward(const T* x, int64_t rows, int64_t channels, int64_t row_stride, int
                                         nullptr, mean, rstd, nullptr, nullptr, stream);
   } else {
     const RowOrder order = row_order(channels);
-    const dim3 grid(grid_for(rows, kCodeThreads * kStatsRun / order.width));
-    MESA_LAUNCH((layer_norm_stats_kernel<T>), grid, dim3(kCodeThreads), 0, stream, x, rows, channels, order, row_stride,
-                channel_stride, eps, mean, rstd);
+    const dim3 teams(grid_for(rows, kCodeThreads * kStatsRun / order.width)), blocks(grid_for(rows, 1));
+    if (channels <= kLongestRow) {
+      MESA_LAUNCH((layer_norm_stats_kernel<T>), teams, dim3(kCodeThreads), 0, stream, x, rows, channels, order,
+                  row_stride, channel_stride, eps, mean, rstd);
+    } else if (runs) {
+      MESA_LAUNCH((layer_norm_long_stats_kernel<T, true>), blocks, dim3(kCodeThreads), 0, stream, x, rows, channels,
+                  order, row_stride, channel_stride, eps, mean, rstd);
+    } else {
+      MESA_LAUNCH((layer_norm_long_stats_kernel<T, false>), blocks, dim3(kCodeThreads), 0, stream, x, rows, channels,
+                  order, row_stride, channel_stride, eps, mean, rstd);
+    }
   }
   const View3 view{rows, groups, channels / groups, row_stride, channels / groups * channel_stride, channel_stride};
   const NormalisedRows<T> source{y, mean, rstd, weight, bias, channels};
   if (block_size) {
     quantize_in_blocks<T, BITS, V>(x, view, block_size, rounding, codes, static_cast<uint32_t*>(observed), runs, source,
                                    stream);
-  } else {  // columns change their row's statistics: never whole runs
-    quantize_in_groups<T, BITS, V>(x, view, ranges, rounding, codes, static_cast<float*>(observed), false, source,
+  } else {
+    quantize_in_groups<T, BITS, V>(x, view, ranges, rounding, codes, static_cast<float*>(observed), runs, source,
                                    stream);
   }
 }

@@ -75,6 +75,68 @@ __global__ void __launch_bounds__(kCodeThreads)
   }
 }
 
+// The same where rows have many pieces: a block a row, a team a piece.
+template <class T, bool VECTOR>
+__global__ void __launch_bounds__(kCodeThreads)
+    layer_norm_long_stats_kernel(const T* __restrict__ x, int64_t rows, int64_t channels, RowOrder order,
+                                 int64_t row_stride, int64_t channel_stride, float eps, float* __restrict__ mean,
+                                 float* __restrict__ rstd) {
+  constexpr int V = VECTOR ? kVector<T> : kStatsRun, kTeam = kWidest / V, kTeams = kCodeThreads / kTeam;
+  MESA_SHARED(float, sums, 2 * kTeams);
+  const int team = threadIdx.x / kTeam, member = threadIdx.x % kTeam;
+  int turn = 0;  // between two places: one barrier a sum
+  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+    const T* p = x + row * row_stride;
+    float m = 0.0f, r = 0.0f;
+    for (int squares = 0; squares < 2; ++squares) {
+      float sum = 0.0f;
+      for (int64_t piece = 0; piece < order.pieces; piece += kTeams, turn ^= 1) {
+        const int64_t begin = (piece + team) * order.length;
+        const int64_t end = begin + order.length < channels ? begin + order.length : channels;
+        float v[kMostEach][V], a[V] = {};
+        MESA_UNROLL
+        for (int j = 0; j < kMostEach; ++j) {
+          const int64_t c = begin + (j * kTeam + member) * V;
+          if (VECTOR) {
+            Run<T, VECTOR ? V : kVector<T>> in;
+            if (c >= end) break;
+            in.load(p + c);
+            MESA_UNROLL
+            for (int k = 0; k < V; ++k) v[j][k] = in.at(k);
+          } else {
+            MESA_UNROLL
+            for (int k = 0; k < V; ++k) {
+              if (c + k < end) v[j][k] = to_float(p[(c + k) * channel_stride]);
+            }
+          }
+        }
+        MESA_UNROLL
+        for (int j = 0; j < kMostEach; ++j) {
+          const int64_t c = begin + (j * kTeam + member) * V;
+          MESA_UNROLL
+          for (int k = 0; k < V; ++k) {
+            if (c + k >= end) break;
+            a[k] += squares ? (v[j][k] - m) * (v[j][k] - m) : v[j][k];
+          }
+        }
+        const float s = team_sum(a, kTeam);
+        if (member == 0) sums[turn * kTeams + team] = s;
+        __syncthreads();
+        for (int t = 0; t < kTeams && piece + t < order.pieces; ++t) sum += sums[turn * kTeams + t];
+      }
+      if (squares) {
+        r = 1.0f / sqrtf(sum / (float)channels + eps);
+      } else {
+        m = sum / (float)channels;
+      }
+    }
+    if (threadIdx.x == 0) {
+      mean[row] = m;
+      rstd[row] = r;
+    }
+  }
+}
+
 // V values of shared memory at a multiple of V. Where they are two vectors, half of the lanes take the second one
 // first: eight lanes then use all banks.
 template <int V, class S>

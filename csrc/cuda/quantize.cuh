@@ -14,7 +14,7 @@ namespace mesa {
 //   float value_at(index, raw)           value() of one such element
 struct Plain {
   static constexpr int kBlocksPerSm = 4;     // of quantize_groups_kernel; the others hold more in registers
-  static constexpr bool kSameInRows = true;  // column() is the same in every row: else no quantize_groups_kernel
+  static constexpr bool kSameInRows = true;  // column() is the same in every row of quantize_groups_kernel
   struct Column {};
   __device__ __forceinline__ Column column(int64_t) const { return {}; }
   __device__ __forceinline__ float value(Column, float raw) const { return raw; }
@@ -65,7 +65,8 @@ __global__ void __launch_bounds__(kCodeThreads, Source::kBlocksPerSm)
       const T* p = x + group * view.group_stride + (at.column * V - group * view.inner);
       Step step{};
       if (BITS) step = make_step(ranges[2 * group], ranges[2 * group + 1], kTopCode<BITS>);
-      const typename Source::Column column = source.column(at.column * V);
+      typename Source::Column column;
+      if constexpr (Source::kSameInRows) column = source.column(at.column * V);
       p += at.row * view.outer_stride;
       const int64_t jump = plan.row_lanes * plan.columns * V, jump_in = plan.row_lanes * view.outer_stride;
       const int64_t n = plan.rows * plan.columns * V;
@@ -79,6 +80,7 @@ __global__ void __launch_bounds__(kCodeThreads, Source::kBlocksPerSm)
         for (int j = 0; j < kFlight; ++j) {
           const int64_t i = index + j * jump;
           if (i >= n) break;
+          if constexpr (!Source::kSameInRows) column = source.column(i);
           float raw[V], v[V];
           MESA_UNROLL
           for (int k = 0; k < V; ++k) {
@@ -261,13 +263,11 @@ void quantize_in_groups(const T* x, const View3& v, const float* ranges, Roundin
                         float* observed, bool runs, const Source& source, void* stream) {
   const int64_t n = v.outer * v.groups * v.inner;
   const dim3 threads(kCodeThreads);
-  if constexpr (Source::kSameInRows) {
-    if (runs && runs_fit<T, V>(x, v)) {
-      const Columns plan = plan_columns(v.outer, v.groups * v.inner / V);
-      MESA_LAUNCH((quantize_groups_kernel<T, BITS, V, Source>), dim3(plan.blocks), threads, 0, stream, x, v, plan,
-                  ranges, rounding, codes, observed, source);
-      return;
-    }
+  if (runs && runs_fit<T, V>(x, v)) {
+    const Columns plan = plan_columns(v.outer, v.groups * v.inner / V);
+    MESA_LAUNCH((quantize_groups_kernel<T, BITS, V, Source>), dim3(plan.blocks), threads, 0, stream, x, v, plan,
+                ranges, rounding, codes, observed, source);
+    return;
   }
   MESA_LAUNCH((quantize_groups_any_kernel<T, Source>), dim3(grid_for(n, 8 * kCodeThreads)), threads, 0, stream, x, v, n,
               BITS, ranges, rounding, codes, observed, source);
