@@ -44,8 +44,8 @@ def test_rows_in_registers(device, dtype, bits, block_size, monkeypatch):
 def test_other_rows(device, dtype, block_size, monkeypatch):
     """Longer than registers hold, odd, one value, strided, none."""
     for x, groups in ((torch.randn(2, 10_256), 1), (torch.randn(1, 4103), 1), (torch.randn(1, 1027), 1),
-                      (torch.randn(9, 21), 3), (torch.randn(1, 1), 1), (torch.randn(64, 12).t(), 2), (torch.randn(20, 40)[:, 4:36], 1),
-                      (torch.randn(0, 32), 1)):
+                      (torch.randn(9, 21), 3), (torch.randn(1, 1), 1), (torch.randn(64, 12).t(), 2),
+                      (torch.randn(20, 40)[:, 4:36], 1), (torch.randn(0, 32), 1)):
         check(device, monkeypatch, x.to(dtype), groups, 4, block_size, orders=1)
 
 
