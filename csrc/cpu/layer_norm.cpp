@@ -81,8 +81,10 @@ MESA_CLONES void backward_rows(const float* __restrict grad, const float* __rest
   }
 }
 
-// Rows that are worked on at once: several where they are short enough, so that one's sums overlap with the next one's.
-int64_t rows_at_once(int64_t channels) { return std::max<int64_t>(1, 2 * kPiece / std::max<int64_t>(1, channels)); }
+// Rows that are worked on at once: about `values` values.
+int64_t rows_at_once(int64_t channels, int64_t values) {
+  return std::max<int64_t>(1, values / std::max<int64_t>(1, channels));
+}
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> layer_norm_quantize(const Tensor& x_, const std::optional<Tensor>& weight,
                                                                const std::optional<Tensor>& bias, double eps,
@@ -114,7 +116,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> layer_norm_quantize(const Tensor& x_,
   const int64_t unit = encoder.unit() / std::gcd(encoder.unit(), channels);
   parallel_values(layout.numel(), unit * channels, [&](int64_t begin, int64_t end) {
     EncodeStream stream(encoder, begin);
-    const int64_t at_once = rows_at_once(channels);
+    const int64_t at_once = rows_at_once(channels, 2 * kPiece);  // one row's sums overlap with the next one's
     std::vector<float> buffers((size_t)(3 * at_once * channels + 2 * at_once));
     float* normalised = buffers.data();
     float* wide = normalised + at_once * channels;
@@ -159,7 +161,7 @@ std::tuple<Tensor, Tensor, Tensor> layer_norm_backward(const Tensor& grad_, cons
   const int64_t parts = std::max<int64_t>(1, std::min({kParts, rows / 8, layout.numel() / kPart})), length = (rows + parts - 1) / parts;
   std::vector<float> sums((size_t)(2 * parts * channels));
   torch::stable::parallel_for(0, parts, 1, [&](int64_t first, int64_t last) {
-    const int64_t at_once = rows_at_once(channels);
+    const int64_t at_once = rows_at_once(channels, kPiece);
     std::vector<float> buffers((size_t)(3 * at_once * channels + 2 * at_once));
     float* normalised = buffers.data();
     float* wide = normalised + at_once * channels;
