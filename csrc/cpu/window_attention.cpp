@@ -58,17 +58,18 @@ struct Places {
 };
 
 void find_places(Places& places, const WindowMap& map, int w) {
+  const WindowAt at = window_at(map, w);
   places.real_count = places.padded_count = 0;
-  places.regions = window_has_regions(map, w) ? places.region : nullptr;
+  places.regions = window_has_regions(map, at) ? places.region : nullptr;
   for (int row = 0, p = 0; row < map.window; ++row)
     for (int column = 0; column < map.window; ++column, ++p) {
-      const int token = window_token(map, w, row, column);
+      const int token = window_token(map, at, row, column);
       places.token[p] = token;
       if (token >= 0)
         places.keys[places.real_count] = places.real[places.real_count] = p, ++places.real_count;
       else
         places.padded[places.padded_count++] = p;
-      places.region[p] = (float)window_region(map, w, row, column);
+      places.region[p] = (float)window_region(map, at, row, column);
     }
   if (places.padded_count) places.keys[places.real_count] = places.padded[0];
 }

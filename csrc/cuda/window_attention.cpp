@@ -32,8 +32,9 @@ Tensor window_attention(const Tensor& qkv, const std::optional<Tensor>& pad, con
   const std::optional<Tensor> p = float_vector(pad, x, name, "pad");
   Tensor out = new_tensor(x, {x.size(0), x.size(1), x.size(2), x.size(3) / 3}, x.scalar_type());
   if (out.numel()) {
-    check_launch(launch_window_attention(x.const_data_ptr(), p ? data<float>(*p) : nullptr, data<float>(b), out.mutable_data_ptr(), a,
-                                         on.stream()), name);
+    Tensor workspace = new_tensor(x, {attention_workspace(a)}, ScalarType::Float);
+    check_launch(launch_window_attention(x.const_data_ptr(), p ? data<float>(*p) : nullptr, data<float>(b),
+                                         out.mutable_data_ptr(), mutable_data<float>(workspace), a, on.stream()), name);
   }
   return out;
 }
@@ -55,7 +56,7 @@ std::tuple<Tensor, Tensor, Tensor> window_attention_backward(const Tensor& grad,
     torch::stable::zero_(gbias);
     return {gqkv, gpad, gbias};
   }
-  Tensor workspace = new_tensor(x, {attention_workspace(a)}, ScalarType::Float);
+  Tensor workspace = new_tensor(x, {attention_backward_workspace(a)}, ScalarType::Float);
   check_launch(launch_window_attention_backward(g.const_data_ptr(), x.const_data_ptr(), p ? data<float>(*p) : nullptr, data<float>(b),
                                                 gqkv.mutable_data_ptr(), mutable_data<float>(gpad),
                                                 mutable_data<float>(gbias), mutable_data<float>(workspace), a, on.stream()),

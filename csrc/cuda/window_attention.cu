@@ -1,29 +1,9 @@
 #include "window_attention.cuh"
 
+#include "window_attention_launch.cuh"
+
 namespace mesa {
 namespace {
-
-// Dynamic shared memory that a block may have; the kernels' static arrays come off it.
-int64_t shared_limit() {
-#if defined(MESA_EMU)
-  const int64_t most = emu::environment("MESA_EMU_MAX_SHARED", 227 * 1024);
-#else
-  int device = 0, most = 0;
-  if (cudaGetDevice(&device) != cudaSuccess) return 0;
-  if (cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess) return 0;
-#endif
-  return most - (3 * kMaxTokens + kMaxRows) * 4;
-}
-
-template <class K>
-int allow_shared(K kernel, int64_t bytes) {
-#if defined(MESA_EMU)
-  (void)kernel, (void)bytes;
-  return 0;
-#else
-  return (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-#endif
-}
 
 // The queries in equal tiles of at most kMaxRows, fewer where the device's shared memory is too small for that.
 AttentionTiles tiles_for(const Attention& a, bool backward) {
@@ -37,7 +17,7 @@ AttentionTiles tiles_for(const Attention& a, bool backward) {
   t.threads = wanted < 128 ? 128 : wanted > most ? most : wanted;
   const int tiles = (n + kMaxRows - 1) / kMaxRows;
   t.rows = ((n + tiles - 1) / tiles + 3) / 4 * 4;
-  const int64_t limit = shared_limit();
+  const int64_t limit = shared_limit() - kStaticBytes;
   for (;;) {
     t.square = t.rows * t.columns;
     if (t.square < 4 * t.threads) t.square = 4 * t.threads;  // the sums over padded tokens pass through it
@@ -63,8 +43,8 @@ int run_forward(const void* qkv, const float* pad, const float* bias, void* out,
 }
 
 template <class T, bool VECTOR>
-int run_backward(const void* grad, const void* qkv, const float* pad, const float* bias, void* gqkv, float* gpad,
-                 float* gbias, float* workspace, const Attention& a, void* stream) {
+int run_backward(const void* grad, const void* qkv, const float* pad, const float* bias, void* gqkv, float* workspace,
+                 const Attention& a, void* stream) {
   const AttentionTiles t = tiles_for(a, true);
   const int64_t shared = t.shared_bytes(true), runs = attention_runs(a);
   const int error = allow_shared(window_attention_backward_kernel<T, VECTOR>, shared);
@@ -72,30 +52,34 @@ int run_backward(const void* grad, const void* qkv, const float* pad, const floa
   MESA_LAUNCH((window_attention_backward_kernel<T, VECTOR>), dim3(grid_for(runs * a.heads, 1)), dim3(t.threads), shared,
               stream, static_cast<const T*>(grad), static_cast<const T*>(qkv), pad, bias, static_cast<T*>(gqkv), workspace,
               runs, a, t);
-  const int failed = (int)cudaGetLastError();
-  if (failed) return failed;
-  const int64_t outputs = a.heads * ((int64_t)a.tokens() * a.tokens() + 2 * a.dim);
-  MESA_LAUNCH(window_attention_sum_kernel, dim3(grid_for(outputs, 32)), dim3(32 * kSumSlices), 0, stream, workspace, gbias,
-              gpad, runs, a.heads, a.tokens(), a.dim);
   return (int)cudaGetLastError();
+}
+
+// Floats of the runs' sums, a multiple of four.
+int64_t partial_sums(const Attention& a) {
+  const int64_t count = attention_runs(a) * a.heads * ((int64_t)a.tokens() * a.tokens() + 2 * a.dim);
+  return (count + 3) / 4 * 4;
 }
 
 }  // namespace
 
-// Enough blocks for a large GPU, and at most 16 MiB of partial sums.
+// Enough blocks for a large GPU, and at most 20 MiB of partial sums.
 int64_t attention_runs(const Attention& a) {
   const int64_t square = (int64_t)a.tokens() * a.tokens();
-  int64_t blocks = ((int64_t)4 << 20) / square;
+  int64_t blocks = ((int64_t)5 << 20) / square;
   blocks = blocks > 1024 ? 1024 : blocks;
   const int64_t runs = blocks < a.heads ? 1 : blocks / a.heads;
   return runs < a.windows() ? runs : a.windows();
 }
-int64_t attention_workspace(const Attention& a) {
-  return attention_runs(a) * a.heads * ((int64_t)a.tokens() * a.tokens() + 2 * a.dim);
+int64_t attention_workspace(const Attention& a) { return mma_attention_workspace(a, false); }
+int64_t attention_backward_workspace(const Attention& a) {
+  return partial_sums(a) + mma_attention_workspace(a, true);
 }
 
-int launch_window_attention(const void* qkv, const float* pad, const float* bias, void* out, const Attention& a,
-                            void* stream) {
+int launch_window_attention(const void* qkv, const float* pad, const float* bias, void* out, float* workspace,
+                            const Attention& a, void* stream) {
+  if (mma_attention_workspace(a, false) && aligned16(qkv) && aligned16(out))
+    return launch_mma_attention(qkv, pad, bias, out, workspace, a, stream);
   const bool vectors = takes_vectors(a, qkv, out, out);
   MESA_DISPATCH(a.dtype, return vectors ? run_forward<scalar_t, true>(qkv, pad, bias, out, a, stream)
                                         : run_forward<scalar_t, false>(qkv, pad, bias, out, a, stream));
@@ -104,12 +88,20 @@ int launch_window_attention(const void* qkv, const float* pad, const float* bias
 
 int launch_window_attention_backward(const void* grad, const void* qkv, const float* pad, const float* bias, void* gqkv,
                                      float* gpad, float* gbias, float* workspace, const Attention& a, void* stream) {
-  const bool vectors = takes_vectors(a, qkv, gqkv, grad);
-  MESA_DISPATCH(a.dtype, return vectors ? run_backward<scalar_t, true>(grad, qkv, pad, bias, gqkv, gpad, gbias, workspace, a,
-                                                                       stream)
-                                        : run_backward<scalar_t, false>(grad, qkv, pad, bias, gqkv, gpad, gbias, workspace,
-                                                                        a, stream));
-  return 0;
+  int error = 0;
+  if (mma_attention_workspace(a, true) && aligned16(qkv) && aligned16(gqkv) && aligned16(grad)) {
+    error = launch_mma_attention_backward(grad, qkv, pad, bias, gqkv, workspace + partial_sums(a), workspace, a, stream);
+  } else {
+    const bool vectors = takes_vectors(a, qkv, gqkv, grad);
+    MESA_DISPATCH(a.dtype,
+                  error = vectors ? run_backward<scalar_t, true>(grad, qkv, pad, bias, gqkv, workspace, a, stream)
+                                  : run_backward<scalar_t, false>(grad, qkv, pad, bias, gqkv, workspace, a, stream));
+  }
+  if (error) return error;
+  const int64_t outputs = a.heads * ((int64_t)a.tokens() * a.tokens() + 2 * a.dim);
+  MESA_LAUNCH(window_attention_sum_kernel, dim3(grid_for(outputs, 32)), dim3(32 * kSumSlices), 0, stream, workspace, gbias,
+              gpad, attention_runs(a), a.heads, a.tokens(), a.dim);
+  return (int)cudaGetLastError();
 }
 
 }  // namespace mesa

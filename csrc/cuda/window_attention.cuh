@@ -4,6 +4,7 @@
 // since the build forbids the compiler to contract.
 #include "device.cuh"
 #include "window_attention.h"
+#include "window_places.cuh"
 
 namespace mesa {
 
@@ -14,6 +15,7 @@ constexpr int kBackwardThreads = 512;
 constexpr int kRowLanes = 8;            // lanes that share a row of logits
 constexpr int kMaxTokens = kMaxWindow * kMaxWindow;
 constexpr int kMaxRows = 32;
+constexpr int kStaticBytes = 4 * (3 * kMaxTokens + kMaxRows);  // of shared memory, beside the tiles
 
 // Sizes of the shared arrays, in floats and rows. Rows of d values are an odd number of 16-byte words apart, so that eight
 // threads that read eight rows meet eight banks.
@@ -68,29 +70,6 @@ __device__ __forceinline__ void write4(T* row, int c, int dim, float4 v, float s
   } else {
     for (int e = 0; e < 4 && 4 * c + e < dim; ++e) row[4 * c + e] = p.v[e];
   }
-}
-
-// Tokens, regions and the list of positions that hold a token (in order); returns how many do.
-template <class S>
-__device__ __forceinline__ int find_places(const WindowMap& m, int w, S token, S region, S real) {
-  int columns = 0, rows = 0;
-  for (int i = 0; i < m.window; ++i) {
-    columns += window_x(m, w, i) >= 0;
-    rows += window_y(m, w, i) >= 0;
-  }
-  for (int p = (int)threadIdx.x; p < m.window * m.window; p += (int)blockDim.x) {
-    const int row = p / m.window, column = p - row * m.window;
-    const int t = window_token(m, w, row, column);
-    token[p] = t;
-    region[p] = window_region(m, w, row, column);
-    if (t >= 0) {
-      int before = 0;
-      for (int i = 0; i < row; ++i) before += window_y(m, w, i) >= 0 ? columns : 0;
-      for (int i = 0; i < column; ++i) before += window_x(m, w, i) >= 0;
-      real[before] = p;
-    }
-  }
-  return rows * columns;
 }
 
 // k or v of every position; rows beyond N are zeros.
@@ -202,7 +181,8 @@ __global__ void __launch_bounds__(kForwardThreads, 2)
   const int64_t units = a.windows() * a.heads;
   for (int64_t u = blockIdx.x; u < units; u += gridDim.x) {
     const Quotient by_head = divide(u, a.heads), by_window = divide(by_head.quotient, per_image);
-    const int head = (int)by_head.remainder, w = (int)by_window.remainder;
+    const int head = (int)by_head.remainder;
+    const WindowAt w = window_at(a.map, (int)by_window.remainder);
     const T* base = qkv + by_window.quotient * map * width + head * d;
     T* to = out + by_window.quotient * map * channels + head * d;
     const float* head_bias = bias + (int64_t)head * n * n;
@@ -276,7 +256,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
     for (int i = thread; i < slice; i += threads) gbias[i] = 0.0f;
     for (int64_t window = windows * by_head.quotient / runs; window < stop; ++window) {
       const Quotient by_window = divide(window, per_image);
-      const int w = (int)by_window.remainder;
+      const WindowAt w = window_at(a.map, (int)by_window.remainder);
       const T* base = qkv + by_window.quotient * map * width + head * d;
       const T* gbase = grad + by_window.quotient * map * channels + head * d;
       T* to = gqkv + by_window.quotient * map * width + head * d;

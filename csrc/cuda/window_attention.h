@@ -16,14 +16,23 @@ struct Attention {
 
 // The windows are cut into this many runs, whatever the device; each (run, head) sums its bias gradient on its own.
 int64_t attention_runs(const Attention& a);
-// Floats of the workspace of the backward pass.
+// Floats of the workspaces.
 int64_t attention_workspace(const Attention& a);
+int64_t attention_backward_workspace(const Attention& a);
 
 // qkv [B, H, W, 3C], out and grad [B, H, W, C], gqkv as qkv: contiguous, of a.dtype. pad [3C] (or null), bias and
-// gbias [heads, N, N], gpad [3C]: float32.
-int launch_window_attention(const void* qkv, const float* pad, const float* bias, void* out, const Attention& a,
-                            void* stream);
+// gbias [heads, N, N], gpad [3C], workspace (16-byte aligned): float32.
+int launch_window_attention(const void* qkv, const float* pad, const float* bias, void* out, float* workspace,
+                            const Attention& a, void* stream);
 int launch_window_attention_backward(const void* grad, const void* qkv, const float* pad, const float* bias, void* gqkv,
                                      float* gpad, float* gbias, float* workspace, const Attention& a, void* stream);
+
+// Their kernels for tensor cores, of tensors aligned to 16 bytes. Backward, the sums of the runs stay in the workspace.
+// Floats that the bias takes as these kernels read it; 0: they do not take this attention, or the device has none.
+int64_t mma_attention_workspace(const Attention& a, bool backward);
+int launch_mma_attention(const void* qkv, const float* pad, const float* bias, void* out, float* arranged,
+                         const Attention& a, void* stream);
+int launch_mma_attention_backward(const void* grad, const void* qkv, const float* pad, const float* bias, void* gqkv,
+                                  float* arranged, float* workspace, const Attention& a, void* stream);
 
 }  // namespace mesa

@@ -31,9 +31,10 @@ def compiler():
     return [found] if found else None
 
 
-def families():
-    """Names of the families that have kernels and glue."""
-    return sorted(path.stem for path in (ROOT / 'csrc/cuda').glob('*.cu') if path.with_suffix('.cpp').exists())
+def sources():
+    """Every file of kernels, and the glue of the families that have kernels."""
+    kernels = sorted((ROOT / 'csrc/cuda').glob('*.cu'))
+    return kernels + [path.with_suffix('.cpp') for path in kernels if path.with_suffix('.cpp').exists()]
 
 
 def _digest(*parts):
@@ -77,15 +78,13 @@ def build(sanitize=False):
     folder = ROOT / 'build' / 'emu'
     folder.mkdir(parents=True, exist_ok=True)
     objects, jobs = [], []
-    for name in ['launch', *families()]:
-        kinds = (('.cu', KERNEL_FLAGS), ('.cpp', torch_flags))[:1 if name == 'launch' else 2]
-        for suffix, flags in kinds:
-            source = ROOT / 'csrc' / 'cuda' / f'{name}{suffix}'
-            command = [*cxx, *FLAGS, *extra, *flags, '-c', str(source), '-o']
-            out = folder / f'{name}{suffix}.{_digest(command, torch.__version__, EMULATOR, *_with_headers(source))}.o'
-            objects.append(str(out))
-            if not out.exists():
-                jobs.append((command, out))
+    for source in sources():
+        flags = KERNEL_FLAGS if source.suffix == '.cu' else torch_flags
+        command = [*cxx, *FLAGS, *extra, *flags, '-c', str(source), '-o']
+        out = folder / f'{source.name}.{_digest(command, torch.__version__, EMULATOR, *_with_headers(source))}.o'
+        objects.append(str(out))
+        if not out.exists():
+            jobs.append((command, out))
 
     def compile_one(job):
         command, out = job

@@ -2,16 +2,18 @@
 // Runs the unmodified kernels of csrc/cuda on the CPU: one fiber a CUDA thread, one block at a time.
 //
 // It gives a kernel threadIdx and friends, static and dynamic shared memory, __syncthreads and its variants, warp
-// shuffles, votes and reductions, atomics, and the 16-bit float types (no CUDA header is needed). It reports
+// shuffles, votes and reductions, atomics, and the 16-bit float types (no CUDA header is needed). What kernels write in
+// PTX has a second form on top of emu::bring and emu::copy_later (csrc/cuda/mma.cuh). It reports
 //   - barriers that only some threads reach, or that threads reach at different places;
 //   - warp operations whose lanes never come, disagree on the mask, or read a lane outside it;
 //   - shared memory: two threads on one element with no barrier between them (one of them writing), elements read
 //     before the block wrote them, indices outside the array (arrays declared with MESA_SHARED, MESA_DYNAMIC_SHARED);
+//   - asynchronous copies that nobody waits for; read before, their elements are not written yet;
 //   - vector accesses to addresses that are not aligned; launches on another stream than the tensor's, or beyond the
 //     limits of CUDA or of MESA_EMU_MAX_GRID.
 // Environment, read at each launch: MESA_EMU_SEED (0: threads and blocks in order; else a random order, new after every
 // switch), MESA_EMU_MAX_GRID (largest grid dimension a launcher may ask for).
-// Not modelled: blocks that run at the same time, memory ordering, tensor cores, inline PTX.
+// Not modelled: blocks that run at the same time, memory ordering, how tensor cores round their sums, bank conflicts.
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -174,6 +176,9 @@ struct Fiber {
   int operation;  // kind of the warp operation it waits in
   uint64_t value;     // that it brought to it
   uint64_t seen[32];  // and those of all its lanes
+  alignas(16) unsigned char brought[2][64];  // larger values, of this warp operation and of the last one
+  int turn;
+  std::vector<std::function<void()>> copies;  // begun, not waited for
 };
 struct Warp {
   uint32_t syncs = 0;  // full-warp __syncwarp so far
@@ -243,12 +248,17 @@ inline void fail_now(const std::string& what) {
   fail(what);
   for (;;) yield_to_scheduler();
 }
+// Not inlined: fiber_main never returns, and the sanitiser's marks on its frame would stay on the stack.
+__attribute__((noinline)) inline void check_no_copies() {
+  if (!machine().current->copies.empty()) fail_now("asynchronous copies: the thread ends without waiting for them");
+}
 inline void fiber_main() {
   Machine& m = machine();
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_finish_switch_fiber(nullptr, &m.scheduler.bottom, &m.scheduler.size);
 #endif
   (*m.body)();
+  check_no_copies();
   m.current->state = State::done;
   swap(m.current->context, m.scheduler, true);
   abort();
@@ -264,7 +274,7 @@ inline void barrier(int site, int predicate = 0) {
   yield_to_scheduler();
 }
 
-enum Operation { op_sync, op_shuffle, op_vote };
+enum Operation { op_sync, op_shuffle, op_vote, op_mma, op_load_matrix, op_load_matrix_transposed };
 // Every lane of the mask brings a value; returns when all have, with their values in current->seen.
 inline const uint64_t* meet(uint32_t mask, uint64_t value, int operation) {
   Machine& m = machine();
@@ -341,6 +351,30 @@ T reduce(uint32_t mask, T v, F f) {
     first = false;
   }
   return r;
+}
+
+// What each of the 32 lanes brought to an operation of the whole warp.
+template <class V>
+struct Brought {
+  int first, turn;
+  const V& operator[](int lane) const { return *(const V*)machine().fibers[first + lane].brought[turn]; }
+};
+template <class V>
+Brought<V> bring(const V& value, int operation) {
+  static_assert(sizeof(V) <= 64 && std::is_trivially_copyable<V>::value, "a lane brings at most 64 bytes");
+  Fiber& me = *machine().current;
+  me.turn ^= 1;  // a lane may reach its next operation while others still read what it brought to this one
+  memcpy(me.brought[me.turn], &value, sizeof value);
+  meet(0xffffffffu, 0, operation);
+  return {me.index & ~31, me.turn};
+}
+
+// Asynchronous copies happen as late as they may: when their thread waits for them.
+inline void copy_later(std::function<void()> copy) { machine().current->copies.push_back(std::move(copy)); }
+inline void wait_for_copies() {
+  std::vector<std::function<void()>> copies;
+  copies.swap(machine().current->copies);
+  for (const auto& copy : copies) copy();
 }
 
 // ---- shared memory -------------------------------------------------------------------------------------------------
@@ -464,6 +498,8 @@ inline void run_block(Machine& m) {
     Fiber& f = m.fibers[i];
     f.index = i;
     f.state = State::ready;
+    f.turn = 0;
+    f.copies.clear();
     f.thread = uint3{i % m.threads.x, i / m.threads.x % m.threads.y, i / (m.threads.x * m.threads.y)};
     m.order[i] = i;
     prepare(f.context, m.stacks + (size_t)i * kStack, kStack, fiber_main);

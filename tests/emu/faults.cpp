@@ -2,7 +2,7 @@
 // report, or "" where it found nothing.
 #include "emulator.h"
 
-#include "../../csrc/cuda/device.cuh"
+#include "../../csrc/cuda/mma.cuh"
 
 namespace {
 
@@ -109,6 +109,94 @@ __global__ void beyond_the_end(int* o, int n) {
   if (i <= n) o[i] = i;
 }
 
+__global__ void half_warp_product(int* o) {
+  float sum[4] = {};
+  const uint32_t a[4] = {};
+  if (threadIdx.x < 16) mesa::mma<__half>(sum, a, 0, 0);
+  o[threadIdx.x] = (int)sum[0];
+}
+__global__ void product_and_vote(int* o) {
+  float sum[4] = {};
+  const uint32_t a[4] = {};
+  if (threadIdx.x < 16)
+    mesa::mma<__half>(sum, a, 0, 0);
+  else
+    o[threadIdx.x] = __any_sync(0xffffffffu, 1);
+}
+__global__ void unaligned_matrix(int* o) {
+  MESA_SHARED(__half, s, 520);
+  for (int i = threadIdx.x; i < 520; i += 32) s[i] = __half{0};
+  __syncthreads();
+  uint32_t r[4];
+  mesa::load_matrices<false>(r, s + (16 * threadIdx.x + 1));
+  o[threadIdx.x] = r[0];
+}
+alignas(16) __half words[256];
+__global__ void copy_and_wait(int* o) {
+  MESA_SHARED(__half, s, 256);
+  mesa::copy_async(s + 8 * threadIdx.x, words + 8 * threadIdx.x);
+  mesa::wait_for_copies();
+  __syncthreads();
+  o[threadIdx.x] = ((__half)s[255 - 8 * threadIdx.x]).raw;
+}
+__global__ void copy_read_early(int* o) {
+  MESA_SHARED(__half, s, 256);
+  mesa::copy_async(s + 8 * threadIdx.x, words + 8 * threadIdx.x);
+  __syncthreads();
+  o[threadIdx.x] = ((__half)s[255 - 8 * threadIdx.x]).raw;
+  mesa::wait_for_copies();
+}
+__global__ void copy_not_waited_for(int* o) {
+  MESA_SHARED(__half, s, 256);
+  mesa::copy_async(s + 8 * threadIdx.x, words + 8 * threadIdx.x);
+}
+
+// d = a b + c for a [16, 16], b [16, 8], c and d [16, 8]. The elements of the fragments are written out as in the PTX ISA,
+// "Matrix Fragments for mma.m16n8k16 with floating point type"; load: they come from load_matrices instead, out of shared
+// memory that holds a and b as they are or transposed.
+template <class T>
+__global__ void product(const float* a, const float* b, const float* c, float* d, int load) {
+  MESA_SHARED(T, as, 256);
+  MESA_SHARED(T, bs, 256);
+  const int lane = threadIdx.x, group = lane >> 2, in_group = lane % 4;
+  T af[8], bf[4];
+  for (int i = 0; i < 8; ++i) {
+    const int row = (i < 2 || (i >= 4 && i < 6)) ? group : group + 8;
+    const int column = in_group * 2 + (i & 1) + (i < 4 ? 0 : 8);
+    af[i] = mesa::from_float<T>(a[row * 16 + column]);
+  }
+  for (int i = 0; i < 4; ++i) {
+    const int row = in_group * 2 + (i & 1) + (i < 2 ? 0 : 8);
+    bf[i] = mesa::from_float<T>(b[row * 8 + group]);
+  }
+  uint32_t ar[4], br[4];
+  memcpy(ar, af, sizeof af);
+  memcpy(br, bf, sizeof bf);
+  if (load) {
+    const bool transposed = load == 2;
+    for (int i = lane; i < 256; i += 32) {
+      const int row = i / 16, column = i % 16;
+      as[transposed ? column * 16 + row : i] = mesa::from_float<T>(a[i]);
+      bs[i] = mesa::from_float<T>(column < 8 ? b[row * 8 + column] : 0.0f);  // [k, n]
+    }
+    __syncthreads();
+    if (transposed) {
+      mesa::load_matrices<true>(ar, as + ((lane / 16 * 8 + lane % 8) * 16 + lane / 8 % 2 * 8));
+      mesa::load_matrices<true>(br, bs + (lane % 16 * 16 + lane / 16 * 8));
+    } else {
+      mesa::load_matrices<false>(ar, as + (lane % 16 * 16 + lane / 16 * 8));
+      __syncthreads();
+      for (int i = lane; i < 128; i += 32) bs[i % 8 * 16 + i / 8] = mesa::from_float<T>(b[i]);  // [n, k]
+      __syncthreads();
+      mesa::load_matrices<false>(br, bs + (lane % 8 * 16 + lane / 8 % 2 * 8));
+    }
+  }
+  float sum[4];
+  for (int i = 0; i < 4; ++i) sum[i] = c[(i < 2 ? group : group + 8) * 8 + in_group * 2 + (i & 1)];
+  mesa::mma<T>(sum, ar, br[0], br[1]);
+  for (int i = 0; i < 4; ++i) d[(i < 2 ? group : group + 8) * 8 + in_group * 2 + (i & 1)] = sum[i];
+}
+
 }  // namespace
 
 extern "C" const char* run(const char* name) {
@@ -134,6 +222,12 @@ extern "C" const char* run(const char* name) {
   CASE(half_warp, 1, 32, 0);
   CASE(two_half_warps, 1, 32, 0);
   CASE(unaligned, 1, 1, 0);
+  CASE(half_warp_product, 1, 32, 0);
+  CASE(product_and_vote, 1, 32, 0);
+  CASE(unaligned_matrix, 1, 32, 0);
+  CASE(copy_and_wait, 1, 32, 0);
+  CASE(copy_read_early, 1, 32, 0);
+  CASE(copy_not_waited_for, 1, 32, 0);
   if (n == "grid_too_large") MESA_LAUNCH(exchange, dim3(1, 65536), dim3(64), 0, mesa::emulated_stream(), out);
   if (n == "block_too_large") MESA_LAUNCH(exchange, dim3(1), dim3(1025), 0, mesa::emulated_stream(), out);
   if (n == "other_stream") MESA_LAUNCH(exchange, dim3(1), dim3(64), 0, nullptr, out);
@@ -142,6 +236,14 @@ extern "C" const char* run(const char* name) {
     MESA_LAUNCH(beyond_the_end, dim3(1), dim3(128), 0, mesa::emulated_stream(), heap, 64);
     delete[] heap;
   }
+  return cudaGetLastError() ? emu::last_error().c_str() : "";
+}
+
+extern "C" const char* multiply(const float* a, const float* b, const float* c, float* d, int bfloat, int load) {
+  if (bfloat)
+    MESA_LAUNCH(product<__nv_bfloat16>, dim3(1), dim3(32), 0, mesa::emulated_stream(), a, b, c, d, load);
+  else
+    MESA_LAUNCH(product<__half>, dim3(1), dim3(32), 0, mesa::emulated_stream(), a, b, c, d, load);
   return cudaGetLastError() ? emu::last_error().c_str() : "";
 }
 

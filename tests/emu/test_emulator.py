@@ -20,14 +20,15 @@ def faults(tmp_path_factory):
     if emulated.compiler() is None:
         pytest.skip('no C++ compiler for the emulator')
     library = ctypes.CDLL(str(build(tmp_path_factory.mktemp('faults'), '-shared', '-fPIC')))
-    library.run.restype = ctypes.c_char_p
+    library.run.restype = library.multiply.restype = ctypes.c_char_p
     library.offset.restype = ctypes.c_int64
     library.offset.argtypes = [ctypes.c_int64] * 6
     return library
 
 
 @pytest.mark.parametrize('seed', ['0', '1', '77'])
-@pytest.mark.parametrize('kernel', ['exchange', 'exchange_in_warp', 'atomic_writers', 'half_warp', 'two_half_warps'])
+@pytest.mark.parametrize('kernel', ['exchange', 'exchange_in_warp', 'atomic_writers', 'half_warp', 'two_half_warps',
+                                    'copy_and_wait'])
 def test_right_kernels_pass(faults, kernel, seed, monkeypatch):
     monkeypatch.setenv('MESA_EMU_SEED', seed)
     assert faults.run(kernel.encode()) == b''
@@ -49,6 +50,11 @@ def test_right_kernels_pass(faults, kernel, seed, monkeypatch):
     ('source_not_in_mask', 'source lane is not in the mask'),
     ('different_masks', 'disagree on the mask'),
     ('unaligned', 'not aligned'),
+    ('half_warp_product', 'deadlock'),
+    ('product_and_vote', 'different operations'),
+    ('unaligned_matrix', 'not aligned'),
+    ('copy_read_early', 'before it is written'),
+    ('copy_not_waited_for', 'without waiting'),
     ('grid_too_large', 'exceeds the limit'),
     ('block_too_large', 'block size'),
     ('other_stream', 'not on the current stream'),
@@ -85,3 +91,17 @@ def test_sixteen_bit_floats_round_as_torch(faults):
     faults.round_trip(p[0], ctypes.c_int64(x.numel()), p[1], p[2])
     torch.testing.assert_close(half, x.half().float(), rtol=0, atol=0, equal_nan=True)
     torch.testing.assert_close(bfloat, x.bfloat16().float(), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize('load', [0, 1, 2], ids=['by element', 'by matrix', 'transposed'])
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
+def test_tensor_core_products(faults, dtype, load, monkeypatch):
+    """Against a plain product; small integers, whose sums are exact."""
+    generator = torch.Generator().manual_seed(load)
+    a, b, c = (torch.randint(-8, 9, shape, generator=generator).float() for shape in ((16, 16), (16, 8), (16, 8)))
+    for seed in ('0', '3'):
+        monkeypatch.setenv('MESA_EMU_SEED', seed)
+        out = torch.full((16, 8), -1.0)
+        p = [ctypes.c_void_p(t.data_ptr()) for t in (a, b, c, out)]
+        assert faults.multiply(*p, int(dtype == torch.bfloat16), load) == b''
+        assert torch.equal(out, a @ b + c)

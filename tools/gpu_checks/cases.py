@@ -59,7 +59,9 @@ def small_cases():
             yield from _layer_norm(torch.randn(rows, channels).mul(2).add(1).to(dtype), groups)
         for shape, groups in (((2, 64, 400), 2), ((3, 6, 25), 3), ((2, 3, 9001), 1), ((1, 2, 1), 1)):
             yield from _batch_norm(torch.randn(shape).mul(2).add(1).to(dtype), groups)
-        for shape in ((2, 14, 15, 3, 32, 7, 3), (1, 12, 13, 4, 32, 12, 0), (1, 5, 6, 1, 20, 4, 1)):
+        for shape in ((2, 14, 15, 3, 32, 7, 3), (1, 12, 13, 4, 32, 12, 0), (2, 30, 27, 2, 32, 12, 6), (1, 13, 9, 2, 32, 8, 3),
+                      (1, 9, 10, 2, 24, 7, 2), (1, 15, 9, 1, 64, 8, 4), (1, 14, 25, 1, 48, 12, 5), (1, 5, 6, 1, 20, 4, 1),
+                      (1, 15, 14, 1, 32, 13, 6)):
             yield from _attention(dtype, *shape)
         for size, target, classes in (((16, 16), (64, 64), 150), ((9, 7), (40, 31), 19), ((5, 5), (3, 4), 4)):
             yield from _loss(dtype, size, target, classes)
