@@ -19,8 +19,9 @@
 
 namespace mesa {
 
-// Forward blocks of a multiprocessor for windows of several chunks; these devices have shared memory for one only.
-#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
+// Forward blocks of a multiprocessor for windows of several chunks. sm_86, sm_89 and sm_120 have shared memory for one
+// only; for sm_100 ptxas spills where it must fit two.
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1000)
 constexpr int kLargeBlocks = 1;
 #else
 constexpr int kLargeBlocks = 2;
