@@ -43,6 +43,8 @@ def add_arguments(parser):
                         "ADE20K's on average)")
     parser.add_argument('--run', action='store_true', help='run one forward pass instead of tracing shapes')
     parser.add_argument('--steps', type=int, default=0, help='timed steps of each way, interleaved (default: none)')
+    parser.add_argument('--seconds', type=float, default=20,
+                        help='with --steps: more of them, until all ways together took this long (default: %(default)s)')
     parser.add_argument('--left', action='store_true', help='also list what conversion left as it is, and why')
     parser.add_argument('--by-op', action='store_true', help='also list what is kept by kind of layer')
     parser.add_argument('--json', type=Path, metavar='FILE', help='also write the results to this file')
@@ -79,12 +81,13 @@ def _times(model, args, prepares):
     """Median seconds of a step of each way, the ways interleaved."""
     trials = [Trial(model, args.crop, args.batch, prepare=prepare, classes=args.classes) for prepare in prepares]
     times = [[] for _ in trials]
-    for step in range(args.steps + 1):
+    for trial in trials:
+        trial.step()
+    while len(times[0]) < args.steps or sum(map(sum, times)) < args.seconds:
         for trial, seconds in zip(trials, times, strict=True):
             start = time.perf_counter()
             trial.step()
-            if step:
-                seconds.append(time.perf_counter() - start)
+            seconds.append(time.perf_counter() - start)
     return [statistics.median(seconds) for seconds in times]
 
 
