@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kCodeThreads)
 
 // The same where rows have many pieces: a block a row, a team a piece.
 template <class T, bool VECTOR>
-__global__ void __launch_bounds__(kCodeThreads)
+__global__ void __launch_bounds__(kCodeThreads, VECTOR ? 2 : 1)
     layer_norm_long_stats_kernel(const T* __restrict__ x, int64_t rows, int64_t channels, RowOrder order,
                                  int64_t row_stride, int64_t channel_stride, float eps, float* __restrict__ mean,
                                  float* __restrict__ rstd) {
@@ -412,7 +412,7 @@ inline Lanes plan_lanes(int64_t rows, int64_t channels) {
 
 // Gradient of x, and each block's sums of grad * x^ and grad over its rows: partial[block][2][C].
 template <class T, bool BLOCKS, int RUNS, bool WIDE>
-__global__ void __launch_bounds__(kRowThreads, RUNS <= 4 ? 4 : (sizeof(T) == 2 || WIDE) && !BLOCKS ? 2 : 3)
+__global__ void __launch_bounds__(kRowThreads, RUNS <= 4 ? 4 : BLOCKS ? 3 : 2)
     layer_norm_backward_kernel(const T* __restrict__ grad, Lanes plan, const uint8_t* __restrict__ codes,
                                const void* __restrict__ ranges, BlockIndex blocks, int bits, int64_t groups,
                                const float* __restrict__ rstd, const float* __restrict__ weight, T* __restrict__ gx,
