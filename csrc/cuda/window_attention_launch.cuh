@@ -16,6 +16,19 @@ inline int64_t shared_limit() {
 #endif
 }
 
+// Shared memory of all blocks of a multiprocessor; of each block the device takes a kilobyte for itself.
+constexpr int64_t kReservedShared = 1024;
+inline int64_t shared_of_multiprocessor() {
+#if defined(MESA_EMU)
+  return emu::environment("MESA_EMU_ALL_SHARED", 228 * 1024);
+#else
+  int device = 0, all = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return 0;
+  if (cudaDeviceGetAttribute(&all, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device) != cudaSuccess) return 0;
+  return all;
+#endif
+}
+
 template <class K>
 int allow_shared(K kernel, int64_t bytes) {
 #if defined(MESA_EMU)

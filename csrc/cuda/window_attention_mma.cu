@@ -43,11 +43,19 @@ int with_tiles(const Attention& a, F f) {
   return n <= 64 ? f(MmaTiles<8, 1, 32>()) : f(MmaTiles<6, 3, 32>());
 }
 
-// Windows that a block holds in shared memory at once: the next one too where the device has room; 0: not even one.
+// Windows that a block holds in shared memory at once: the next one too, unless that leaves a multiprocessor fewer blocks;
+// 0: not even one fits.
 template <class M>
 int buffers_for(bool backward) {
-  const int64_t room = shared_limit() - M::static_bytes(backward);
-  return M::dynamic_bytes(backward, 2) <= room ? 2 : M::dynamic_bytes(backward, 1) <= room ? 1 : 0;
+  const int64_t limit = shared_limit(), all = shared_of_multiprocessor();
+  int buffers = 0;
+  int64_t most = -1;
+  for (int n = 2; n > 0; --n) {
+    const int64_t bytes = M::static_bytes(backward) + M::dynamic_bytes(backward, n);
+    const int64_t room = all / (bytes + kReservedShared), blocks = room < M::blocks(backward) ? room : M::blocks(backward);
+    if (bytes <= limit && blocks > most) buffers = n, most = blocks;
+  }
+  return buffers;
 }
 
 Plan plan_for(const Attention& a, int64_t runs, int buffers) {

@@ -44,6 +44,7 @@ struct MmaTiles {
   // Blocks of a multiprocessor that the registers are shared among.
   static constexpr int kForwardBlocks = CHUNKS > 1 ? (WIDTH > 32 ? 1 : kLargeBlocks) : WIDTH > 32 ? 3 : 5;
   static constexpr int kBackwardBlocks = CHUNKS > 1 ? 1 : WIDTH > 32 ? 2 : 3;
+  static constexpr int blocks(bool backward) { return backward ? kBackwardBlocks : kForwardBlocks; }
   // Shared memory of a block that holds `buffers` windows at once.
   static constexpr int64_t dynamic_bytes(bool backward, int buffers) {
     return 2 * ((backward ? 4 : 3) * (int64_t)buffers * kMatrix + (backward ? kSquare : 0));

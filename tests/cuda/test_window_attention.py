@@ -157,12 +157,13 @@ def test_little_shared_memory(device, monkeypatch):
     assert all(torch.equal(a, b) for a, b in zip(run(device.call, args), expected, strict=True))
 
 
-@pytest.mark.parametrize('window,kilobytes', [(7, 30), (12, 99)])
-def test_one_window_in_shared_memory(device, window, kilobytes, monkeypatch):
-    """No room to copy the next one ahead; the same result bit for bit. With less room yet the other kernels take over."""
+@pytest.mark.parametrize('window,kilobytes,of', [(7, 30, 'MAX'), (12, 99, 'MAX'), (7, 100, 'ALL')])
+def test_one_window_in_shared_memory(device, window, kilobytes, of, monkeypatch):
+    """No room to copy the next one ahead, of the block or of all blocks of a multiprocessor; the same result bit for bit.
+    With less room yet the other kernels take over."""
     args = make(3, window, window, 1, 32, window, 2, dtype=torch.float16)
     expected = run(device.call, args)
-    monkeypatch.setenv('MESA_EMU_MAX_SHARED', str(kilobytes * 1024))
+    monkeypatch.setenv(f'MESA_EMU_{of}_SHARED', str(kilobytes * 1024))
     assert all(torch.equal(a, b) for a, b in zip(run(device.call, args), expected, strict=True))
     monkeypatch.setenv('MESA_EMU_MAX_SHARED', '25000')
     compare(run(device.call, args), expected, torch.float16)
