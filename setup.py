@@ -7,7 +7,7 @@
 * ``0``: never.
 
 ``MESA_SEG_CUDA_ARCHS`` lists the compute capabilities, ``;`` between them (default ``75;80;86;89;90;100;120``, those of
-them that the nvcc at hand knows); PTX of the last one is added for newer devices. What ptxas says about each kernel's
+them that the nvcc at hand knows); PTX of the newest of them is added for newer devices. What ptxas says about each kernel's
 registers and spills is left in ``build/cuda/<file>.ptxas.log``. ``MAX_JOBS`` limits the parallel compilations.
 
 Both modules are written against torch's stable ABI (2.11) and Python's limited API (3.10): one file serves later ones.
@@ -86,7 +86,8 @@ def compile_cuda(home, sources):
     nvcc = str(home / 'bin' / 'nvcc')
     archs = cuda_archs(nvcc)
     flags = NVCC_FLAGS + [f'-gencode=arch=compute_{arch},code=sm_{arch}' for arch in archs]
-    flags.append(f'-gencode=arch=compute_{archs[-1]},code=compute_{archs[-1]}')
+    newest = max(archs, key=lambda arch: int(re.match(r'\d+', arch)[0]))
+    flags.append(f'-gencode=arch=compute_{newest},code=compute_{newest}')
     folder = ROOT / 'build' / 'cuda'
     folder.mkdir(parents=True, exist_ok=True)
     rules = [

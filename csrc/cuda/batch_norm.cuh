@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(kCodeThreads, 4)
 // Sink: (g - mean_g - x^ * mean_gx) * weight / sigma.
 template <class T>
 struct ChannelGradient {
-  static constexpr int kBlocksPerSm = 3;
+  static constexpr int kBlocksPerSm = 3, kBlocksPerSmInBlocks = 2;
   const T* grad;
   const uint8_t* mask;
   const float *rstd, *weight, *mean_g, *mean_gx;

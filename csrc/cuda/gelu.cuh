@@ -37,7 +37,7 @@ struct GeluSource {
 // Sink: GELU(h), or grad * GELU'(h), evaluated for every value.
 template <class T, bool BACKWARD>
 struct GeluSink {
-  static constexpr int kBlocksPerSm = 3;
+  static constexpr int kBlocksPerSm = 3, kBlocksPerSmInBlocks = 3;
   const T* grad;
   T* out;
   bool tanh;

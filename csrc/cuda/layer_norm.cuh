@@ -596,7 +596,7 @@ __global__ void __launch_bounds__(kCodeThreads, 4)
 }
 // partial[blockIdx.y][2][C]: sums over every gridDim.y-th row.
 template <class T>
-__global__ void __launch_bounds__(kCodeThreads)
+__global__ void __launch_bounds__(kCodeThreads, 4)
     layer_norm_columns_kernel(const T* __restrict__ grad, int64_t rows, AnyRow normalised, float* __restrict__ partial) {
   const int64_t channels = normalised.channels;
   for (int64_t c = thread_index(); c < channels; c += thread_count()) {

@@ -25,7 +25,7 @@ __global__ void update_ranges_kernel(float* running, const float* __restrict__ o
 
 template <class T>
 struct Values {  // the value itself
-  static constexpr int kBlocksPerSm = 4;
+  static constexpr int kBlocksPerSm = 4, kBlocksPerSmInBlocks = 3;
   T* y;
   struct Column {};
   struct Input {};
@@ -40,7 +40,7 @@ struct Values {  // the value itself
 
 template <class T>
 struct Affine {  // value * scale[c] + shift[c], either may be null, then ReLU
-  static constexpr int kBlocksPerSm = 3;
+  static constexpr int kBlocksPerSm = 3, kBlocksPerSmInBlocks = 3;
   T* y;
   const float *scale, *shift;
   int64_t channels, spatial;

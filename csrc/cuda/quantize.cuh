@@ -303,10 +303,11 @@ void quantize_in_blocks(const T* x, const View3& v, int block_size, Rounding rou
 //   void load(input, index)          what else is read for a whole run (before it is used: several are in flight)
 //   void run(column, input, index, v)  takes a whole run
 //   void one(index, v)               takes one element
+//   kBlocksPerSm, kBlocksPerSmInBlocks  blocks of a multiprocessor, with a range a group and with ranges of blocks
 // The tensor is taken as rows of plan.columns * V values, such that a column lies in one group (where BLOCKS is false);
 // n cuts the last row off.
 template <int BITS, bool BLOCKS, int V, class Sink>
-__global__ void __launch_bounds__(kCodeThreads, BLOCKS ? 3 : Sink::kBlocksPerSm)
+__global__ void __launch_bounds__(kCodeThreads, BLOCKS ? Sink::kBlocksPerSmInBlocks : Sink::kBlocksPerSm)
     decode_kernel(const uint8_t* __restrict__ codes, const void* __restrict__ ranges, int64_t inner, BlockIndex blocks,
                   Columns plan, int64_t n, Sink sink) {
   constexpr int kFlight = kRunElements / V;

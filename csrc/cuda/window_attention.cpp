@@ -23,6 +23,11 @@ Attention attention_of(const Tensor& qkv, const std::optional<Tensor>& pad, cons
   return a;
 }
 
+void check_fits(const Attention& a, bool backward, const char* name) {
+  STD_TORCH_CHECK(attention_fits(a, backward), "mesa_seg::", name, ": window ", a.map.window, " with heads of ", a.dim,
+                  " channels: expected less, a window does not fit into this device's shared memory");
+}
+
 Tensor window_attention(const Tensor& qkv, const std::optional<Tensor>& pad, const Tensor& bias, int64_t heads,
                         int64_t window, int64_t shift, double scale) {
   const char* const name = "window_attention";
@@ -32,6 +37,7 @@ Tensor window_attention(const Tensor& qkv, const std::optional<Tensor>& pad, con
   const std::optional<Tensor> p = float_vector(pad, x, name, "pad");
   Tensor out = new_tensor(x, {x.size(0), x.size(1), x.size(2), x.size(3) / 3}, x.scalar_type());
   if (out.numel()) {
+    check_fits(a, false, name);
     Tensor workspace = new_tensor(x, {attention_workspace(a)}, ScalarType::Float);
     check_launch(launch_window_attention(x.const_data_ptr(), p ? data<float>(*p) : nullptr, data<float>(b),
                                          out.mutable_data_ptr(), mutable_data<float>(workspace), a, on.stream()), name);
@@ -56,6 +62,7 @@ std::tuple<Tensor, Tensor, Tensor> window_attention_backward(const Tensor& grad,
     torch::stable::zero_(gbias);
     return {gqkv, gpad, gbias};
   }
+  check_fits(a, true, name);
   Tensor workspace = new_tensor(x, {attention_backward_workspace(a)}, ScalarType::Float);
   check_launch(launch_window_attention_backward(g.const_data_ptr(), x.const_data_ptr(), p ? data<float>(*p) : nullptr, data<float>(b),
                                                 gqkv.mutable_data_ptr(), mutable_data<float>(gpad),

@@ -6,14 +6,14 @@ namespace mesa {
 namespace {
 
 // The queries in equal tiles of at most kMaxRows, fewer where the device's shared memory is too small for that.
-AttentionTiles tiles_for(const Attention& a, bool backward) {
+AttentionTiles tiles_for(const Attention& a, bool backward, int most) {
   AttentionTiles t;
   const int n = a.tokens();
   t.d4 = (a.dim + 3) / 4;
   t.n4 = (n + 3) / 4;
   t.stride = 4 * (t.d4 | 1);
   t.columns = 4 * t.n4;
-  const int wanted = (t.n4 * t.d4 + 31) / 32 * 32, most = backward ? kBackwardThreads : kForwardThreads;
+  const int wanted = (t.n4 * t.d4 + 31) / 32 * 32;
   t.threads = wanted < 128 ? 128 : wanted > most ? most : wanted;
   const int tiles = (n + kMaxRows - 1) / kMaxRows;
   t.rows = ((n + tiles - 1) / tiles + 3) / 4 * 4;
@@ -33,9 +33,9 @@ bool takes_vectors(const Attention& a, const void* x, const void* y, const void*
 
 template <class T, bool VECTOR>
 int run_forward(const void* qkv, const float* pad, const float* bias, void* out, const Attention& a, void* stream) {
-  const AttentionTiles t = tiles_for(a, false);
+  const AttentionTiles t = tiles_for(a, false, kForwardThreads);
   const int64_t shared = t.shared_bytes(false);
-  const int error = allow_shared(window_attention_kernel<T, VECTOR>, shared);
+  const int error = allow_shared(window_attention_kernel<T, VECTOR>);
   if (error) return error;
   MESA_LAUNCH((window_attention_kernel<T, VECTOR>), dim3(grid_for(a.windows() * a.heads, 1)), dim3(t.threads), shared, stream,
               static_cast<const T*>(qkv), pad, bias, static_cast<T*>(out), a, t);
@@ -45,9 +45,9 @@ int run_forward(const void* qkv, const float* pad, const float* bias, void* out,
 template <class T, bool VECTOR>
 int run_backward(const void* grad, const void* qkv, const float* pad, const float* bias, void* gqkv, float* workspace,
                  const Attention& a, void* stream) {
-  const AttentionTiles t = tiles_for(a, true);
+  const AttentionTiles t = tiles_for(a, true, VECTOR ? kBackwardThreads : kScalarThreads);
   const int64_t shared = t.shared_bytes(true), runs = attention_runs(a);
-  const int error = allow_shared(window_attention_backward_kernel<T, VECTOR>, shared);
+  const int error = allow_shared(window_attention_backward_kernel<T, VECTOR>);
   if (error) return error;
   MESA_LAUNCH((window_attention_backward_kernel<T, VECTOR>), dim3(grid_for(runs * a.heads, 1)), dim3(t.threads), shared,
               stream, static_cast<const T*>(grad), static_cast<const T*>(qkv), pad, bias, static_cast<T*>(gqkv), workspace,
@@ -70,6 +70,10 @@ int64_t attention_runs(const Attention& a) {
   blocks = blocks > 1024 ? 1024 : blocks;
   const int64_t runs = blocks < a.heads ? 1 : blocks / a.heads;
   return runs < a.windows() ? runs : a.windows();
+}
+bool attention_fits(const Attention& a, bool backward) {
+  const AttentionTiles t = tiles_for(a, backward, backward ? kBackwardThreads : kForwardThreads);
+  return t.shared_bytes(backward) <= shared_limit() - kStaticBytes || mma_attention_workspace(a, backward) > 0;
 }
 int64_t attention_workspace(const Attention& a) { return mma_attention_workspace(a, false); }
 int64_t attention_backward_workspace(const Attention& a) {

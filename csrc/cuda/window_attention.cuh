@@ -12,6 +12,7 @@ namespace mesa {
 // width 32); backward needs the registers that 512 threads may have.
 constexpr int kForwardThreads = 288;
 constexpr int kBackwardThreads = 512;
+constexpr int kScalarThreads = 384;     // backward where the tensors take no vectors
 constexpr int kRowLanes = 8;            // lanes that share a row of logits
 constexpr int kMaxTokens = kMaxWindow * kMaxWindow;
 constexpr int kMaxRows = 32;
@@ -231,7 +232,7 @@ __global__ void __launch_bounds__(kForwardThreads, 2)
 
 // Workspace of a (run, head): gbias [N, N], then the k and v gradients of padded tokens [2, d].
 template <class T, bool VECTOR>
-__global__ void __launch_bounds__(kBackwardThreads, 1)
+__global__ void __launch_bounds__(VECTOR ? kBackwardThreads : kScalarThreads, 1)
     window_attention_backward_kernel(const T* __restrict__ grad, const T* __restrict__ qkv, const float* __restrict__ pad,
                                      const float* __restrict__ bias, T* __restrict__ gqkv, float* workspace, int64_t runs,
                                      Attention a, AttentionTiles t) {

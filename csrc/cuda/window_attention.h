@@ -16,6 +16,8 @@ struct Attention {
 
 // The windows are cut into this many runs, whatever the device; each (run, head) sums its bias gradient on its own.
 int64_t attention_runs(const Attention& a);
+// Whether the device has shared memory enough for a window.
+bool attention_fits(const Attention& a, bool backward);
 // Floats of the workspaces.
 int64_t attention_workspace(const Attention& a);
 int64_t attention_backward_workspace(const Attention& a);

@@ -16,26 +16,21 @@ inline int64_t shared_limit() {
 #endif
 }
 
-// Shared memory of all blocks of a multiprocessor; of each block the device takes a kilobyte for itself.
-constexpr int64_t kReservedShared = 1024;
-inline int64_t shared_of_multiprocessor() {
-#if defined(MESA_EMU)
-  return emu::environment("MESA_EMU_ALL_SHARED", 228 * 1024);
-#else
-  int device = 0, all = 0;
-  if (cudaGetDevice(&device) != cudaSuccess) return 0;
-  if (cudaDeviceGetAttribute(&all, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device) != cudaSuccess) return 0;
-  return all;
-#endif
-}
-
+// Lets a kernel have all the shared memory that its static arrays leave: always the same, so that launches of several host
+// threads do not take it from each other.
 template <class K>
-int allow_shared(K kernel, int64_t bytes) {
+int allow_shared(K kernel) {
 #if defined(MESA_EMU)
-  (void)kernel, (void)bytes;
+  (void)kernel;
   return 0;
 #else
-  return (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+  cudaFuncAttributes found;
+  int error = (int)cudaFuncGetAttributes(&found, kernel);
+  if (!error)
+    error = (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      (int)(shared_limit() - (int64_t)found.sharedSizeBytes));
+  if (error) (void)cudaGetLastError();  // it is reported here, not by the next operator
+  return error;
 #endif
 }
 

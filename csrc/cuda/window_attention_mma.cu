@@ -8,29 +8,39 @@ namespace {
 constexpr int kLargeWindow = 8 * 18;  // tokens of the largest window that the kernels take
 constexpr float kLeastScale = 1e-6f;  // the bias divided by it must not overflow
 
+// Whether the kernels were compiled with them, for the device at hand: an older one's PTX has empty bodies.
 bool has_tensor_cores() {
 #if defined(MESA_EMU)
   return emu::environment("MESA_EMU_CAPABILITY", 90) >= 80;
 #else
-  int device = 0, major = 0;
-  return cudaGetDevice(&device) == cudaSuccess &&
-         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 8;
+  cudaFuncAttributes found;
+  if (cudaFuncGetAttributes(&found, window_attention_mma_kernel<__half, MmaTiles<7, 1, 32>>) == cudaSuccess)
+    return found.ptxVersion >= 80;
+  (void)cudaGetLastError();
+  return false;
 #endif
 }
 
-// Blocks that the device holds at once.
-template <class K>
-int64_t resident_blocks(K kernel, int threads, int64_t shared) {
+// Blocks that a multiprocessor, and the device, hold at once.
+struct Resident {
+  int blocks;
+  int64_t all;
+};
+template <class M, class K>
+Resident resident_blocks(K kernel, bool backward, int buffers) {
+  const int64_t dynamic = M::dynamic_bytes(backward, buffers);
 #if defined(MESA_EMU)
-  (void)kernel, (void)threads, (void)shared;
-  return 8;
+  (void)kernel;
+  return {(int)(emu::environment("MESA_EMU_ALL_SHARED", 228 * 1024) / (M::static_bytes(backward) + dynamic + 1024)), 8};
 #else
   int device = 0, processors = 0, blocks = 0;
   if (cudaGetDevice(&device) != cudaSuccess ||
       cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device) != cudaSuccess ||
-      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, (size_t)shared) != cudaSuccess)
-    return 1;
-  return (int64_t)processors * blocks;
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, M::kThreads, (size_t)dynamic) != cudaSuccess) {
+    (void)cudaGetLastError();
+    return {0, 1};
+  }
+  return {blocks, (int64_t)processors * blocks};
 #endif
 }
 
@@ -43,19 +53,17 @@ int with_tiles(const Attention& a, F f) {
   return n <= 64 ? f(MmaTiles<8, 1, 32>()) : f(MmaTiles<6, 3, 32>());
 }
 
-// Windows that a block holds in shared memory at once: the next one too, unless that leaves a multiprocessor fewer blocks;
-// 0: not even one fits.
+// Whether a block may hold so many windows in shared memory at once.
 template <class M>
-int buffers_for(bool backward) {
-  const int64_t limit = shared_limit(), all = shared_of_multiprocessor();
-  int buffers = 0;
-  int64_t most = -1;
-  for (int n = 2; n > 0; --n) {
-    const int64_t bytes = M::static_bytes(backward) + M::dynamic_bytes(backward, n);
-    const int64_t room = all / (bytes + kReservedShared), blocks = room < M::blocks(backward) ? room : M::blocks(backward);
-    if (bytes <= limit && blocks > most) buffers = n, most = blocks;
-  }
-  return buffers;
+bool fits(bool backward, int buffers) {
+  return M::static_bytes(backward) + M::dynamic_bytes(backward, buffers) <= shared_limit();
+}
+// The next window too, unless that leaves a multiprocessor fewer blocks.
+template <class M, class K>
+int buffers_for(K kernel, bool backward) {
+  return fits<M>(backward, 2) && resident_blocks<M>(kernel, backward, 2).blocks >= resident_blocks<M>(kernel, backward, 1).blocks
+             ? 2
+             : 1;
 }
 
 Plan plan_for(const Attention& a, int64_t runs, int buffers) {
@@ -82,11 +90,11 @@ void arrange_bias(const float* bias, float* to, const Attention& a, void* stream
 template <class T, class M>
 int run_forward(const void* qkv, const float* pad, const float* bias, void* out, float* arranged, const Attention& a,
                 void* stream) {
-  const int buffers = buffers_for<M>(false);
-  const int64_t shared = M::dynamic_bytes(false, buffers);
-  const int error = allow_shared(window_attention_mma_kernel<T, M>, shared);
+  const auto kernel = window_attention_mma_kernel<T, M>;
+  const int error = allow_shared(kernel);
   if (error) return error;
-  const int64_t most = resident_blocks(window_attention_mma_kernel<T, M>, M::kThreads, shared) / a.heads;
+  const int buffers = buffers_for<M>(kernel, false);
+  const int64_t shared = M::dynamic_bytes(false, buffers), most = resident_blocks<M>(kernel, false, buffers).all / a.heads;
   const int64_t runs = most < 1 ? 1 : most < a.windows() ? most : a.windows();
   arrange_bias<M>(bias, arranged, a, stream);
   MESA_LAUNCH((window_attention_mma_kernel<T, M>), dim3(grid_for(runs * a.heads, 1)), dim3(M::kThreads), shared, stream,
@@ -98,10 +106,11 @@ int run_forward(const void* qkv, const float* pad, const float* bias, void* out,
 template <class T, class M>
 int run_backward(const void* grad, const void* qkv, const float* pad, const float* bias, void* gqkv, float* arranged,
                  float* workspace, const Attention& a, void* stream) {
-  const int buffers = buffers_for<M>(true);
-  const int64_t shared = M::dynamic_bytes(true, buffers), runs = attention_runs(a);
-  const int error = allow_shared(window_attention_backward_mma_kernel<T, M>, shared);
+  const auto kernel = window_attention_backward_mma_kernel<T, M>;
+  const int error = allow_shared(kernel);
   if (error) return error;
+  const int buffers = buffers_for<M>(kernel, true);
+  const int64_t shared = M::dynamic_bytes(true, buffers), runs = attention_runs(a);
   arrange_bias<M>(bias, arranged, a, stream);
   MESA_LAUNCH((window_attention_backward_mma_kernel<T, M>), dim3(grid_for(runs * a.heads, 1)), dim3(M::kThreads), shared,
               stream, static_cast<const T*>(grad), static_cast<const T*>(qkv), pad,
@@ -118,7 +127,7 @@ int64_t mma_attention_workspace(const Attention& a, bool backward) {
     return 0;
   const auto floats = [&](auto tiles) {
     using M = decltype(tiles);
-    return buffers_for<M>(backward) ? a.heads * M::kWarps * M::kKeyTiles * 128 : 0;
+    return fits<M>(backward, 1) ? a.heads * M::kWarps * M::kKeyTiles * 128 : 0;
   };
   return backward ? with_tiles<true>(a, floats) : with_tiles<false>(a, floats);
 }

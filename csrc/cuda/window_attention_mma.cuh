@@ -19,9 +19,9 @@
 
 namespace mesa {
 
-// Forward blocks of a multiprocessor for windows of several chunks. sm_86, sm_89 and sm_120 have shared memory for one
-// only; for sm_100 ptxas spills where it must fit two.
-#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1000)
+// Forward blocks of a multiprocessor for windows of several chunks, which the registers are shared among; for sm_100 and
+// sm_120 ptxas spills where it must fit two.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
 constexpr int kLargeBlocks = 1;
 #else
 constexpr int kLargeBlocks = 2;
@@ -44,7 +44,6 @@ struct MmaTiles {
   // Blocks of a multiprocessor that the registers are shared among.
   static constexpr int kForwardBlocks = CHUNKS > 1 ? (WIDTH > 32 ? 1 : kLargeBlocks) : WIDTH > 32 ? 3 : 5;
   static constexpr int kBackwardBlocks = CHUNKS > 1 ? 1 : WIDTH > 32 ? 2 : 3;
-  static constexpr int blocks(bool backward) { return backward ? kBackwardBlocks : kForwardBlocks; }
   // Shared memory of a block that holds `buffers` windows at once.
   static constexpr int64_t dynamic_bytes(bool backward, int buffers) {
     return 2 * ((backward ? 4 : 3) * (int64_t)buffers * kMatrix + (backward ? kSquare : 0));
@@ -269,14 +268,15 @@ __device__ __forceinline__ void add_chunk(float (&s)[TILES][4], float scale2, fl
     MESA_UNROLL
     for (int t = 0; t < TILES; ++t) x = fmaxf(x, fmaxf(s[t][2 * e], s[t][2 * e + 1]));
     x = lanes_max(x, 4);
-    factor[e] = exp2_of((top[e] - x) * scale2);
+    const float base = x > -INFINITY ? x : 0.0f;  // nothing but -inf so far: its exponentials are 0
+    factor[e] = exp2_of((top[e] - base) * scale2);
     top[e] = x;
     sum[e] *= factor[e];
     MESA_UNROLL
     for (int t = 0; t < TILES; ++t) {
       MESA_UNROLL
       for (int i = 2 * e; i < 2 * e + 2; ++i) {
-        s[t][i] = exp_of(s[t][i], x, scale2);
+        s[t][i] = exp_of(s[t][i], base, scale2);
         sum[e] += s[t][i];
       }
     }
@@ -382,6 +382,7 @@ struct Run {
     wait_for_copies();
     __syncthreads();
     if (more) copy(step);
+    __syncwarp();
     if (plan.buffers > 1) return step - 1;
     wait_for_copies();
     __syncthreads();
@@ -447,6 +448,8 @@ __global__ void __launch_bounds__(M::kThreads, M::kForwardBlocks)
                        a.dim);
     }
   }
+#else
+  __trap();
 #endif
 }
 
@@ -649,6 +652,8 @@ __global__ void __launch_bounds__(M::kThreads, M::kBackwardBlocks)
       to[n * n + i] = x;
     }
   }
+#else
+  __trap();
 #endif
 }
 

@@ -160,13 +160,26 @@ def test_little_shared_memory(device, monkeypatch):
 @pytest.mark.parametrize('window,kilobytes,of', [(7, 30, 'MAX'), (12, 99, 'MAX'), (7, 100, 'ALL')])
 def test_one_window_in_shared_memory(device, window, kilobytes, of, monkeypatch):
     """No room to copy the next one ahead, of the block or of all blocks of a multiprocessor; the same result bit for bit.
-    With less room yet the other kernels take over."""
+    With less room yet the other kernels take over, as long as they have enough."""
     args = make(3, window, window, 1, 32, window, 2, dtype=torch.float16)
     expected = run(device.call, args)
     monkeypatch.setenv(f'MESA_EMU_{of}_SHARED', str(kilobytes * 1024))
     assert all(torch.equal(a, b) for a, b in zip(run(device.call, args), expected, strict=True))
-    monkeypatch.setenv('MESA_EMU_MAX_SHARED', '25000')
+    monkeypatch.setenv('MESA_EMU_MAX_SHARED', '25000' if window == 7 else '60000')
     compare(run(device.call, args), expected, torch.float16)
+    if device.name == 'emulated':
+        monkeypatch.setenv('MESA_EMU_MAX_SHARED', '12000')
+        with pytest.raises(RuntimeError, match=f'window {window} with heads of 32 channels.*does not fit'):
+            run(device.call, args)
+
+
+def test_one_key_that_counts(device):
+    """-infinity in the bias, for whole chunks of keys."""
+    for dtype in (torch.float32, torch.float16):
+        args = list(make(1, 12, 12, 1, 32, 12, 0, dtype=dtype))
+        args[3] = torch.full_like(args[3], -float('inf'))
+        args[3][..., 100] = 0.5
+        compare(run(device.call, args)[:2], run(on_cpu, args)[:2], dtype)
 
 
 def test_unaligned_and_empty(device):
