@@ -25,13 +25,14 @@ def _sentence(error, cfg):
                 'pretrained weights by --cfg-options model.backbone.init_cfg=None, or fetch the file elsewhere and name '
                 'it by --cfg-options model.backbone.init_cfg.checkpoint=FILE.')
     unexpected = re.search(r"(\w+)(?:\.__init__)?\(\) got an unexpected keyword argument '(\w+)'", text)
-    if isinstance(error, TypeError) and unexpected and unexpected[1] == 'BaseModule':  # mmseg's stand-in for mmdet's heads
+    if isinstance(error, TypeError) and unexpected and unexpected[1] == 'BaseModule' and re.search(r'mask2?former_head', text):
+        # mmseg's stand-in for mmdet's heads
         return ('A head of the config is one of mmdet, and mmdet or a package that it needs is not installed: '
                 f'`{how_to_install("mmdet")}` brings both.')
     if isinstance(error, TypeError) and unexpected:
         return f'The config sets a key that does not exist: {unexpected[1]} has no argument `{unexpected[2]}`.'
     if isinstance(error, ImportError) and text.startswith('Failed to import custom modules'):
-        while error.__cause__ or error.__context__:
+        while str(error).startswith('Failed to import') and (error.__cause__ or error.__context__):  # mmengine's own
             error = error.__cause__ or error.__context__
         command = how_to_install(getattr(error, 'name', None))
         return f"The config's custom_imports fail: {error}" + (f'; `{command}` brings it.' if command else '.')

@@ -170,6 +170,8 @@ def generated_batch(model, crop, batch, seed=0, classes=None):
     """
     from mmengine.structures import PixelData
     from mmseg.structures import SegDataSample
+    if classes is not None and classes < 1:
+        raise ValueError(f'classes: expected 1 or more, or None for all, got {classes!r}')
     head = model.decode_head[-1] if isinstance(model.decode_head, nn.ModuleList) else model.decode_head
     height, width = _height_width(crop)
     generator = torch.Generator().manual_seed(seed)

@@ -11,7 +11,7 @@ class _Checkpoint(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, function, saved, *parameters):
-        ctx.function, ctx.rebuild = function, saved.rebuild
+        ctx.function, ctx.rebuild, ctx.parameters = function, saved.rebuild, parameters
         ctx.cpu_state = torch.get_rng_state()
         ctx.devices, ctx.device_states = get_device_states(x)
         ctx.autocast = autocast_state(x.device.type)
@@ -23,14 +23,18 @@ class _Checkpoint(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
-        x = ctx.rebuild(*ctx.saved_tensors).detach().requires_grad_(ctx.needs_input_grad[0])
+        needed = [ctx.needs_input_grad[0], *ctx.needs_input_grad[3:]]
+        x = ctx.rebuild(*ctx.saved_tensors).detach().requires_grad_(needed[0])
         with torch.random.fork_rng(ctx.devices, enabled=True):
             torch.set_rng_state(ctx.cpu_state)
             set_device_states(ctx.devices, ctx.device_states)
             with torch.enable_grad(), ctx.autocast, seed_stream('checkpoint'), Propagate():
                 out = ctx.function(x)
-        torch.autograd.backward(out, grad)
-        return (x.grad, None, None) + (None, ) * (len(ctx.needs_input_grad) - 3)
+        # Returned, not accumulated here: hooks on the parameters (DDP's) expect one gradient a backward pass.
+        inputs = [t for t, wanted in zip((x, *ctx.parameters), needed, strict=True) if wanted]
+        found = iter(torch.autograd.grad(out, inputs, grad, allow_unused=True))
+        grad_x, *grads = [next(found) if wanted else None for wanted in needed]
+        return (grad_x, None, None, *grads)
 
 
 @runs_eagerly
@@ -41,7 +45,7 @@ def checkpoint(function, x, quantizer, parameters=(), channel_dim=-1):
         function (callable): ``Tensor -> Tensor``; repeated in backward with the same random numbers and autocast.
         x (Tensor): its input.
         quantizer (Quantizer): makes the form where ``x`` has none.
-        parameters (sequence[Parameter]): of ``function``: they make the output need a gradient where ``x`` does not.
+        parameters (sequence[Parameter]): all of ``function``'s; no other gets a gradient.
         channel_dim (int): the dimension that is cut into groups.
 
     Returns:
@@ -72,7 +76,8 @@ class _Recompute(torch.autograd.Function):
             del kept[:count]
         with torch.enable_grad(), ctx.autocast:
             out = ctx.function(*inputs)
-        torch.autograd.backward(out, grad)
+        if out.requires_grad:
+            torch.autograd.backward(out, grad)
         return (None, None, *(None if x is None else x.grad for x in inputs))
 
 

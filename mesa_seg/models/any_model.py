@@ -4,6 +4,7 @@ import functools
 import torch
 from mmseg.models.decode_heads.decode_head import BaseDecodeHead
 
+from ..functional._autograd import runs_eagerly
 from ..nn import MesaRoot, convert
 from ..saved import Policy, advance_with_gradient, seed_stream
 from ..saved.leftovers import QuantizeLeftovers
@@ -22,6 +23,7 @@ class _Leftovers:
         self.settings = settings
         self.contexts = []
 
+    @runs_eagerly
     def before(self, module, args):
         if not (module.training and torch.is_grad_enabled()):
             self.contexts.append(())
@@ -33,14 +35,13 @@ class _Leftovers:
             context.__enter__()
         self.contexts.append(contexts)
 
+    @runs_eagerly
     def after(self, module, args, output):
         contexts = self.contexts.pop()
         for context in reversed(contexts):
             context.__exit__(None, None, None)
         if len(contexts) > 1:
             advance_with_gradient(output)
-
-
 
 
 def compress(model, mesa=None, *, fused_loss=True, leftovers=False):

@@ -26,7 +26,8 @@ _STATISTICS = {
     aten._scaled_dot_product_flash_attention_for_cpu: 1, aten._scaled_dot_product_efficient_attention: 1,
     aten._scaled_dot_product_cudnn_attention: 1, aten.logsumexp: 0, aten._log_softmax: 0, aten.nll_loss_forward: 0,
     aten.nll_loss2d_forward: 0, aten.var_mean: 0, aten.linalg_vector_norm: 0,
-    torch.ops.mesa_seg.upsample_cross_entropy: 0,
+    torch.ops.mesa_seg.upsample_cross_entropy: 0, torch.ops.mesa_seg.quantize: 1, torch.ops.mesa_seg.gelu_quantize: 1,
+    torch.ops.mesa_seg.layer_norm_quantize: 1, torch.ops.mesa_seg.batch_norm_quantize: 1,
 }
 # Functions whose second argument says where to read the first: it is as exact as an index.
 _READS_PLACES = (F.grid_sample, torch.grid_sampler, torch.grid_sampler_2d, torch.grid_sampler_3d)

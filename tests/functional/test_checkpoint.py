@@ -79,3 +79,33 @@ def test_recompute_repeats_autocast():
         out = M.recompute(function, (x, ))
     out.sum().backward()
     assert dtypes == [torch.bfloat16] * 2
+
+
+def test_distributed_data_parallel_sees_each_gradient_once(tmp_path):
+    """In one process of gloo: its hooks refuse a parameter that becomes ready twice."""
+    torch.distributed.init_process_group('gloo', init_method=f'file://{tmp_path}/rendezvous', rank=0, world_size=1)
+    try:
+        torch.manual_seed(0)
+        linear = nn.Linear(64, 64)
+
+        class Block(nn.Module):
+
+            def __init__(self):
+                super().__init__()
+                self.inner, self.outer, self.quantizer = linear, nn.Linear(64, 64), Quantizer(QuantizerConfig())
+
+            def forward(self, x):
+                return M.checkpoint(self.inner, self.outer(x), self.quantizer, tuple(self.inner.parameters()))
+
+        model = Block()
+        wrapped = nn.parallel.DistributedDataParallel(model)
+        x = torch.randn(200, 64)
+        with wrapped.no_sync():
+            wrapped(x).square().sum().backward()
+        wrapped(x).square().sum().backward()
+        found = [p.grad for p in model.parameters()]
+        exact = torch.autograd.grad(model.inner(model.outer(x)).square().sum(), list(model.parameters()))
+        for mine, theirs in zip(found, exact, strict=True):
+            assert (mine - 2 * theirs).norm() < 0.06 * theirs.norm()
+    finally:
+        torch.distributed.destroy_process_group()

@@ -81,3 +81,23 @@ def test_reference_points_of_another_shape_are_named(stock):
     query, keywords = arguments(3)
     with pytest.raises(ValueError, match='reference_points of shape.*3.*2 .points. or 4'):
         stock(query, **keywords)
+
+
+def test_places_stay_exact_under_autocast(stock):
+    mesa = copy.deepcopy(stock)
+    convert(mesa, dict(granularity='block'))
+    query, keywords = arguments()
+    grads = []
+    for model in (stock, mesa):
+        with torch.autocast('cpu', torch.bfloat16):
+            y = model(query, **keywords)
+        y.float().square().sum().backward()
+        grads.append(model.sampling_offsets.weight.grad)
+    assert (grads[1] - grads[0]).norm() < 0.1 * grads[0].norm()
+
+
+def test_shapes_that_do_not_fit_are_named(stock):
+    convert(stock)
+    query, keywords = arguments()
+    with pytest.raises(RuntimeError, match='spatial_shapes: expected maps of 60 places'):
+        stock(query, **dict(keywords, spatial_shapes=SHAPES + 1))

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from mesa_seg import convert
 from mesa_seg.saved.leftovers import QuantizeLeftovers
 from tests.kept import kept
 
@@ -180,3 +181,16 @@ def test_bytes_are_seen_by_hooks_outside():
 def test_wrong_settings_are_named(wrong, message):
     with pytest.raises(ValueError, match=message):
         QuantizeLeftovers(nn.Identity(), **wrong)
+
+
+@pytest.mark.parametrize('granularity', ['head', 'block'])
+def test_what_conversion_keeps_is_let_alone(granularity):
+    """Its codes are integers, but ranges and 1/sigma are floating point, and many."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64))
+    convert(model, dict(granularity=granularity, block_size=16))
+    x = torch.randn(2000, 64)
+    with QuantizeLeftovers(model, min_numel=1000) as found:
+        loss = model(x).square().mean()
+    loss.backward()
+    assert found.quantized == 2000 * 64 * 4, 'the input of the square alone'

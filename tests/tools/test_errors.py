@@ -145,7 +145,10 @@ def test_packages_that_only_some_configs_need():
         raise failed from ModuleNotFoundError("No module named 'mmdet'", name='mmdet')
     # mmseg's heads stand on mmengine's BaseModule where they cannot have mmdet's
     with pytest.raises(UserError, match='one of mmdet.* `pip install '), explained():
-        raise TypeError("BaseModule.__init__() got an unexpected keyword argument 'in_channels'")
+        raise TypeError("class `Mask2FormerHead` in mmseg/models/decode_heads/mask2former_head.py: BaseModule.__init__() got "
+                        "an unexpected keyword argument 'in_channels'")
+    with pytest.raises(UserError, match='BaseModule has no argument `chanels`'), explained():
+        raise TypeError("class `MyHead` in my/head.py: BaseModule.__init__() got an unexpected keyword argument 'chanels'")
 
 
 def test_launcher_without_its_environment(sentence, monkeypatch):

@@ -142,6 +142,9 @@ def run(args):
     Args:
         args (argparse.Namespace): see :func:`add_arguments`.
     """
+    for name, value, least in (('--classes', args.classes, 1), ('--steps', args.steps, 0)):
+        if value < least:
+            raise UserError(f'{name} {value}: expected {least} or more.')
     results, missing = [], {}
     for name, path in _configs(args).items():
         try:
@@ -151,6 +154,8 @@ def run(args):
                     print(f'{name}: measured', flush=True)
         except UserError as error:
             missing[name] = error
+        except (ImportError, KeyError, AttributeError, TypeError) as error:  # the others are measured all the same
+            missing[name] = f'{type(error).__name__}: {(str(error).strip() or "no reason given").splitlines()[0]}'
     header = ['model', 'stock, MiB', 'converted, MiB', 'ratio', 'and leftovers, MiB', 'ratio']
     if args.steps:
         header += ['stock step, s', 'converted, x', 'and leftovers, x']

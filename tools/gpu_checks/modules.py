@@ -84,6 +84,13 @@ def compiled(context, setup):
     setup.step(setup.mesa, call=call)
     _near(context, 'compiled converted model', setup.step(setup.mesa, call=call), setup.step(setup.stock),
           TOLERANCE[None])
+    images = setup.batches[0][0]
+    with torch.no_grad():
+        want = setup.mesa.eval()(images)
+        got = torch.compile(setup.mesa, backend='aot_eager', fullgraph=True)(images)
+    error = ((got - want).norm() / want.norm()).item()
+    if not error <= 1e-4:
+        context.wrong(f'converted model compiled for evaluation: off by {error:.2e}')
 
 
 def side_stream(context, setup):

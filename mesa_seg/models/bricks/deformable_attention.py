@@ -8,6 +8,7 @@ import torch
 from ... import functional as M
 from ...nn import converts_named
 from ...nn._module import MesaModule
+from ...saved import attach, derive, lookup
 
 
 def _attend(value, locations, weights, shapes, starts, step):
@@ -17,7 +18,7 @@ def _attend(value, locations, weights, shapes, starts, step):
         and sys.modules['mmcv._ext'].__spec__.loader is not None
     if compiled and value.is_cuda and value.dtype != torch.bfloat16:
         return mmcv.MultiScaleDeformableAttnFunction.apply(value, shapes, starts, locations, weights, step)
-    return mmcv.multi_scale_deformable_attn_pytorch(value, shapes, locations.type_as(value), weights.type_as(value))
+    return mmcv.multi_scale_deformable_attn_pytorch(value, shapes, locations, weights)
 
 
 @converts_named('mmcv.ops.multi_scale_deform_attn.MultiScaleDeformableAttention')
@@ -42,8 +43,13 @@ class MesaMultiScaleDeformableAttention(MesaModule):
             query, value = query.permute(1, 0, 2), value.permute(1, 0, 2)
         places = (*query.shape[:2], self.num_heads, self.num_levels, self.num_points)
         weights = self.attention_weights(query).view(*places[:3], -1)
-        weights = M.softmax(weights, -1, self.quantizer_weights, 2).view(places)
+        flat = M.softmax(weights, -1, self.quantizer_weights, 2)
+        weights, saved = flat.view(places), lookup(flat)
+        if saved is not None:
+            attach(weights, derive(partial(torch.reshape, shape=places), [saved], weights.shape))
         locations = self._locations(self.sampling_offsets(query).view(*places, 2), reference_points, spatial_shapes)
+        torch._assert_async(spatial_shapes.prod(1).sum() == value.shape[1],  # which does not wait for the device
+                            f'spatial_shapes: expected maps of {value.shape[1]} places in all, as value has')
         value = self.value_proj(value)
         if key_padding_mask is not None:
             value = value.masked_fill(key_padding_mask[..., None], 0.0)
