@@ -91,7 +91,7 @@ def occupancy(arch, registers, shared, threads):
 
 
 def block_sizes():
-    """Most threads of a block of each kernel, as its ``__launch_bounds__`` in the sources has it."""
+    """Most threads of a block of each kernel, as its ``__launch_bounds__`` in the sources has it; 0: its template says."""
     source = '\n'.join(path.read_text() for path in sorted((ROOT / 'csrc' / 'cuda').glob('*.cu*')))
     constants = {}
     for statement in re.findall(r'constexpr int (k\w+ = [^;?]+);', source):
@@ -100,11 +100,21 @@ def block_sizes():
             constants.setdefault(name.strip(), value.strip())
 
     def evaluate(text):
+        if '?' in text:
+            return max(map(evaluate, re.split('[?:]', text)[1:]))
         known = re.sub(r'k[A-Z]\w*', lambda m: f'({evaluate(constants[m[0]])})' if m[0] in constants else m[0], text)
-        return eval(known, {'__builtins__': {}}) if re.fullmatch(r'[\d\s+*/()-]+', known) else None
+        return eval(known, {'__builtins__': {}}) if re.fullmatch(r'[\d\s+*/()-]+', known) else 0
 
     found = re.findall(r'__launch_bounds__\(([^,()]+)[^;{]*?\)\s+(\w+_kernel)\(', source)
     return {name: evaluate(text) for text, name in found}
+
+
+def threads_of(kernel, sizes):
+    """Most threads of a block of a kernel of :func:`read_reports`."""
+    tiles = re.search(r'MmaTiles<(\d+), (\d+), \d+>', kernel['name'])  # csrc/cuda/window_attention_mma.cuh
+    if tiles:
+        return 32 * ((int(tiles[1]) * int(tiles[2]) + 1) // 2)
+    return sizes.get(kernel['name'].split('<')[0]) or 0
 
 
 def print_table(kernels):
@@ -115,8 +125,8 @@ def print_table(kernels):
     print('| kernel | architecture | instances | threads | registers | static shared, B | spills, B | occupancy |\n'
           '|---|---|---|---|---|---|---|---|')
     for (_, name, arch), group in sorted(groups.items()):
-        threads = sizes.get(name)
-        shares = [occupancy(arch, k['registers'], k['shared'], threads) for k in group] if threads else []
+        threads = max(threads_of(k, sizes) for k in group)
+        shares = [occupancy(arch, k['registers'], k['shared'], threads_of(k, sizes)) for k in group] if threads else []
         share = ' to '.join(sorted({f'{s:.0%}' for s in (min(shares), max(shares))}, key=lambda t: int(t[:-1]))) \
             if shares and None not in shares else ''
         low, high = min(k['registers'] for k in group), max(k['registers'] for k in group)

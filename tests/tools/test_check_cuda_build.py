@@ -38,7 +38,11 @@ def test_knows_the_block_of_every_kernel(check):
     kernels = set(re.findall(r'__launch_bounds__.*?(\w+_kernel)\(', source, re.S))
     sizes = check.block_sizes()
     assert set(sizes) == kernels
-    assert all(size and size % 32 == 0 and size <= 1024 for size in sizes.values())
+    for name, size in sizes.items():
+        instance = dict(name=f'{name}<f16, MmaTiles<6, 3, 32>>' if '_mma_' in name else f'{name}<f32>')
+        threads = check.threads_of(instance, sizes)
+        assert threads and threads % 32 == 0 and threads <= 1024
+        assert threads == (288 if '_mma_' in name else size)
 
 
 @pytest.mark.parametrize('arch, registers, shared, threads, expected', [
