@@ -91,7 +91,8 @@ def occupancy(arch, registers, shared, threads):
 
 
 def block_sizes():
-    """Most threads of a block of each kernel, as its ``__launch_bounds__`` in the sources has it; 0: its template says."""
+    """Most threads of a block of each kernel, as its ``__launch_bounds__`` in the sources has it; 0: its template says; a pair: with
+    the last parameter of the template true, and false."""
     source = '\n'.join(path.read_text() for path in sorted((ROOT / 'csrc' / 'cuda').glob('*.cu*')))
     constants = {}
     for statement in re.findall(r'constexpr int (k\w+ = [^;?]+);', source):
@@ -101,7 +102,7 @@ def block_sizes():
 
     def evaluate(text):
         if '?' in text:
-            return max(map(evaluate, re.split('[?:]', text)[1:]))
+            return tuple(map(evaluate, re.split('[?:]', text)[1:]))
         known = re.sub(r'k[A-Z]\w*', lambda m: f'({evaluate(constants[m[0]])})' if m[0] in constants else m[0], text)
         return eval(known, {'__builtins__': {}}) if re.fullmatch(r'[\d\s+*/()-]+', known) else 0
 
@@ -114,7 +115,8 @@ def threads_of(kernel, sizes):
     tiles = re.search(r'MmaTiles<(\d+), (\d+), \d+>', kernel['name'])  # csrc/cuda/window_attention_mma.cuh
     if tiles:
         return 32 * ((int(tiles[1]) * int(tiles[2]) + 1) // 2)
-    return sizes.get(kernel['name'].split('<')[0]) or 0
+    size = sizes.get(kernel['name'].split('<')[0]) or 0
+    return size['false>' in kernel['name']] if isinstance(size, tuple) else size
 
 
 def print_table(kernels):

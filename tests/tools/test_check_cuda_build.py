@@ -42,7 +42,8 @@ def test_knows_the_block_of_every_kernel(check):
         instance = dict(name=f'{name}<f16, MmaTiles<6, 3, 32>>' if '_mma_' in name else f'{name}<f32>')
         threads = check.threads_of(instance, sizes)
         assert threads and threads % 32 == 0 and threads <= 1024
-        assert threads == (288 if '_mma_' in name else size)
+        assert threads == (288 if '_mma_' in name else size[0] if isinstance(size, tuple) else size)
+    assert check.threads_of(dict(name='window_attention_backward_kernel<f32, false>'), sizes) == 384
 
 
 @pytest.mark.parametrize('arch, registers, shared, threads, expected', [
