@@ -91,8 +91,10 @@ def occupancy(arch, registers, shared, threads):
 
 
 def block_sizes():
-    """Most threads of a block of each kernel, as its ``__launch_bounds__`` in the sources has it; 0: its template says; a pair: with
-    the last parameter of the template true, and false."""
+    """Most threads of a block of each kernel, as its ``__launch_bounds__`` in the sources has it.
+
+    0: its template says; a pair: with the last parameter of the template true, and false.
+    """
     source = '\n'.join(path.read_text() for path in sorted((ROOT / 'csrc' / 'cuda').glob('*.cu*')))
     constants = {}
     for statement in re.findall(r'constexpr int (k\w+ = [^;?]+);', source):
