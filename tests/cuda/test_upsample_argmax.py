@@ -6,6 +6,10 @@ from mesa_seg.ops import upsample_argmax
 from mesa_seg.reference.upsample import bilinear_taps, chain_taps, merge_taps
 
 
+# A CPU without fused multiply-adds rounds products that a GPU does not.
+FUSED = torch.backends.cpu.get_cpu_capability() in ('AVX2', 'AVX512')
+
+
 def taps(size, middle, low):
     return merge_taps(*chain_taps(bilinear_taps(size, middle, False), bilinear_taps(middle, low, False)))
 
@@ -30,7 +34,11 @@ def test_equals_cpu(device, count, softmax, dtype, monkeypatch):
     args = arguments(maps)
     expected = upsample_argmax(*args, softmax)
     for _ in device.orders(monkeypatch, 2):
-        assert (call(device, args, softmax) == expected).float().mean() > 0.999
+        found = call(device, args, softmax)
+        if FUSED and (count == 1 or not softmax):  # the same operations in the same order
+            assert torch.equal(found, expected)
+        else:  # sums of probabilities that are equal to rounding may name either class
+            assert (found == expected).float().mean() > 0.999
 
 
 def test_many_taps_and_few_blocks(device, monkeypatch):
