@@ -5,7 +5,6 @@ import torch
 from mesa_seg.ops import upsample_argmax
 from mesa_seg.reference.upsample import bilinear_taps, chain_taps, merge_taps
 
-
 # A CPU without fused multiply-adds rounds products that a GPU does not.
 FUSED = torch.backends.cpu.get_cpu_capability() in ('AVX2', 'AVX512')
 
