@@ -1,5 +1,7 @@
 """Every operator on the device against the CPU operator and, where it has one, the exact result in float64; then what
 any operator must do: the same bits again, the stream it is told, CUDA graphs, no memory left behind."""
+import functools
+
 import torch
 
 from .cases import ROUNDING, ranges_for, small_cases
@@ -84,8 +86,9 @@ def _differing(got, want):
             f'instead of {want.flatten()[at].item()}')
 
 
+@functools.cache
 def _samples():
-    """One float32 case of each operator that is not tiny."""
+    """One float32 case of each operator that is not tiny; making all cases takes seconds."""
     seen = {}
     for case in small_cases():
         size = sum(a.numel() for a in case.args if isinstance(a, torch.Tensor))
@@ -94,9 +97,14 @@ def _samples():
     return list(seen.values())
 
 
-def same_bits_again(context):
+def _prepared(context):
+    """Yields each sample and its arguments on the device."""
     for case in _samples():
-        args = [context.put(a) for a in case.args]
+        yield case, [context.put(a) for a in case.args]
+
+
+def same_bits_again(context):
+    for case, args in _prepared(context):
         first = context.call(case.operator, args)
         for _ in range(3):
             again = context.call(case.operator, args)
@@ -107,8 +115,7 @@ def same_bits_again(context):
 
 def stream_is_used(context):
     """Inputs are written on a side stream after a long wait: an operator on any other stream would read old values."""
-    for case in _samples():
-        args = [context.put(a) for a in case.args]
+    for case, args in _prepared(context):
         want = context.call(case.operator, args)
         late = [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
         for a in late:
@@ -128,8 +135,7 @@ def stream_is_used(context):
 
 
 def graph_is_captured(context):
-    for case in _samples():
-        args = [context.put(a) for a in case.args]
+    for case, args in _prepared(context):
         want = context.call(case.operator, args)
         graph = torch.cuda.CUDAGraph()
         kept = [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
@@ -144,8 +150,7 @@ def graph_is_captured(context):
 
 
 def nothing_is_left(context):
-    for case in _samples():
-        args = [context.put(a) for a in case.args]
+    for case, args in _prepared(context):
         context.call(case.operator, args)
         context.synchronize()
         before = torch.cuda.memory_allocated()
