@@ -1,9 +1,8 @@
 """mmcv's deformable attention, of Mask2Former's pixel decoder and others."""
-import importlib.machinery
-import sys
 from functools import partial
 
 import torch
+from mmengine.utils.dl_utils import mmcv_full_available
 
 from ... import functional as M
 from ...nn import converts_named
@@ -14,9 +13,7 @@ from ...saved import attach, derive, lookup
 def _attend(value, locations, weights, shapes, starts, step):
     """mmcv's operator where it is compiled and takes these tensors, else its composition of PyTorch's own."""
     from mmcv.ops import multi_scale_deform_attn as mmcv
-    compiled = isinstance(getattr(sys.modules.get('mmcv._ext'), '__spec__', None), importlib.machinery.ModuleSpec) \
-        and sys.modules['mmcv._ext'].__spec__.loader is not None
-    if compiled and value.is_cuda and value.dtype != torch.bfloat16:
+    if value.is_cuda and value.dtype != torch.bfloat16 and mmcv_full_available():
         return mmcv.MultiScaleDeformableAttnFunction.apply(value, shapes, starts, locations, weights, step)
     return mmcv.multi_scale_deformable_attn_pytorch(value, shapes, locations, weights)
 
