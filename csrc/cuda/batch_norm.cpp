@@ -14,9 +14,14 @@ Shape shape_of(const Tensor& x, const char* name, const char* argument) {
   STD_TORCH_CHECK(x.dim() == 3, "mesa_seg::", name, ": ", argument, " must be 3-D [B, C, S], got ", x.dim(), "-D");
   return {x.size(0), x.size(1), x.size(2)};
 }
-void check_groups(const Shape& s, int64_t groups, const char* name) {
+// The shape of what is encoded, once its coding has been found right.
+Shape checked_shape(const Tensor& x, const char* argument, int64_t groups, int64_t bits, int64_t block_size,
+                    const char* name) {
+  const Shape s = shape_of(x, name, argument);
   STD_TORCH_CHECK(groups > 0 && s.channels % groups == 0, "mesa_seg::", name, ": groups must divide the ", s.channels,
                   " channels, got ", groups);
+  check_coding(bits, block_size, name);
+  return s;
 }
 // A float32 vector of one value a channel.
 Tensor channel_vector(const Tensor& t, const Tensor& x, const Shape& s, const char* name, const char* argument) {
@@ -62,9 +67,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> batch_norm_quantize(
     int64_t block_size, int64_t seed, bool stochastic) {
   constexpr const char* kName = "batch_norm_quantize";
   const DType dtype = dtype_of(x, kName, "x");
-  const Shape s = shape_of(x, kName, "x");
-  check_groups(s, groups, kName);
-  check_coding(bits, block_size, kName);
+  const Shape s = checked_shape(x, "x", groups, bits, block_size, kName);
   const OnDevice on(x);
   const int64_t n = s.numel();
   const Tensor in = torch::stable::contiguous(x);
@@ -89,9 +92,7 @@ std::tuple<Tensor, Tensor> batch_norm_backward_reduce(const Tensor& grad, const 
                                                       int64_t block_size) {
   constexpr const char* kName = "batch_norm_backward_reduce";
   const DType dtype = dtype_of(grad, kName, "grad");
-  const Shape s = shape_of(grad, kName, "grad");
-  check_groups(s, groups, kName);
-  check_coding(bits, block_size, kName);
+  const Shape s = checked_shape(grad, "grad", groups, bits, block_size, kName);
   check_on(codes, grad, kName, "codes");
   const OnDevice on(grad);
   const Coded coded(codes, ranges, s.numel(), groups, bits, block_size, kName);
@@ -113,9 +114,7 @@ Tensor batch_norm_backward(const Tensor& grad, const Tensor& mask, const Tensor&
                            const Tensor& mean_gx, int64_t groups, int64_t bits, int64_t block_size) {
   constexpr const char* kName = "batch_norm_backward";
   const DType dtype = dtype_of(grad, kName, "grad");
-  const Shape s = shape_of(grad, kName, "grad");
-  check_groups(s, groups, kName);
-  check_coding(bits, block_size, kName);
+  const Shape s = checked_shape(grad, "grad", groups, bits, block_size, kName);
   check_on(codes, grad, kName, "codes");
   const OnDevice on(grad);
   const Coded coded(codes, ranges, s.numel(), groups, bits, block_size, kName);
